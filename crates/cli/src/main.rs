@@ -1,0 +1,2 @@
+//! The `remat` command.
+fn main() {}

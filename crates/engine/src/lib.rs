@@ -1,0 +1,1 @@
+//! The CPU training engine of Remat: kernels, arena placement, executor.

@@ -1,0 +1,266 @@
+//! The check that every graph passes before it exists.
+//!
+//! In: parts with ids of any value. Out: who writes, reads and updates each storage, or the first
+//! thing that is wrong. Linear in the size of the graph.
+
+use crate::{Bytes, Effect, GraphError, GraphParts, Node, NodeId, Phase, StorageId};
+
+/// Who touches each storage; indexed by [`StorageId`].
+pub(crate) struct Links {
+    pub(crate) writer: Vec<NodeId>,
+    pub(crate) readers: Vec<Vec<NodeId>>,
+    pub(crate) updater: Vec<Option<NodeId>>,
+}
+
+pub(crate) fn check(parts: &GraphParts) -> Result<Links, GraphError> {
+    check_ids(parts)?;
+    check_sizes(parts)?;
+    check_inputs(parts)?;
+    let writer = find_writers(parts)?;
+    check_order(parts, &writer)?;
+    let readers = find_readers(parts);
+    let updater = find_updaters(parts, &readers)?;
+    Ok(Links {
+        writer,
+        readers,
+        updater,
+    })
+}
+
+fn nodes(parts: &GraphParts) -> impl Iterator<Item = (NodeId, &Node)> {
+    parts
+        .nodes
+        .iter()
+        .enumerate()
+        .map(|(i, n)| (NodeId::new(i), n))
+}
+
+fn check_ids(parts: &GraphParts) -> Result<(), GraphError> {
+    let count = parts.storages.len();
+    for (id, node) in nodes(parts) {
+        let named = [
+            ("reads", &node.reads),
+            ("writes", &node.writes),
+            ("updates", &node.updates),
+        ];
+        for (how, list) in named {
+            if let Some(s) = list.iter().find(|s| s.index() >= count) {
+                return Err(GraphError::DanglingStorage {
+                    id,
+                    name: node.name.clone(),
+                    how,
+                    storage: i64::from(s.0),
+                    count,
+                });
+            }
+        }
+        if !node.time.get().is_finite() || node.time.get() < 0.0 {
+            let text = node.time.get().to_string();
+            return Err(GraphError::Time {
+                id,
+                name: node.name.clone(),
+                text,
+            });
+        }
+    }
+    let dangling = |list, what, index: u32, count| GraphError::DanglingEntry {
+        list,
+        what,
+        index: i64::from(index),
+        count,
+    };
+    if let Some(s) = parts.outputs.iter().find(|s| s.index() >= count) {
+        return Err(dangling("outputs", "storage", s.0, count));
+    }
+    if let Some(n) = parts
+        .targets
+        .iter()
+        .find(|n| n.index() >= parts.nodes.len())
+    {
+        return Err(dangling("targets", "node", n.0, parts.nodes.len()));
+    }
+    Ok(())
+}
+
+/// All sizes together fit in 64 bits, so that no sum of live bytes can overflow. Each storage
+/// counts twice, since a re-run node may hold a second copy of an output for one step.
+fn check_sizes(parts: &GraphParts) -> Result<(), GraphError> {
+    let mut sum = Bytes::ZERO;
+    for (i, storage) in parts.storages.iter().enumerate() {
+        sum = sum
+            .checked_add(storage.bytes)
+            .and_then(|sum| sum.checked_add(storage.bytes))
+            .ok_or_else(|| GraphError::SizeOverflow {
+                at: format!("storage {i}"),
+            })?;
+    }
+    for (id, node) in nodes(parts) {
+        sum = sum
+            .checked_add(node.workspace)
+            .ok_or_else(|| GraphError::SizeOverflow {
+                at: format!("node {id} ({})", node.name),
+            })?;
+    }
+    Ok(())
+}
+
+fn check_inputs(parts: &GraphParts) -> Result<(), GraphError> {
+    let wrong = |id, how| GraphError::InputRuns {
+        id,
+        name: parts.nodes[NodeId::index(id)].name.clone(),
+        how,
+    };
+    for (id, node) in nodes(parts) {
+        if node.phase == Phase::Input && !node.reads.is_empty() {
+            return Err(wrong(id, "reads storages"));
+        }
+    }
+    match parts
+        .targets
+        .iter()
+        .find(|t| parts.nodes[t.index()].phase == Phase::Input)
+    {
+        Some(&id) => Err(wrong(id, "is a target")),
+        None => Ok(()),
+    }
+}
+
+fn find_writers(parts: &GraphParts) -> Result<Vec<NodeId>, GraphError> {
+    let mut writer: Vec<Option<NodeId>> = vec![None; parts.storages.len()];
+    for (id, node) in nodes(parts) {
+        for &storage in &node.writes {
+            if node.reads.contains(&storage) {
+                return Err(GraphError::ReadsOwnWrite {
+                    id,
+                    name: node.name.clone(),
+                    storage,
+                });
+            }
+            if let Some(first) = writer[storage.index()].replace(id) {
+                return Err(GraphError::TwoWriters {
+                    storage,
+                    first,
+                    first_name: parts.nodes[first.index()].name.clone(),
+                    second: id,
+                    second_name: node.name.clone(),
+                });
+            }
+        }
+    }
+    let found = writer.into_iter().enumerate();
+    found
+        .map(|(i, w)| {
+            w.ok_or(GraphError::NoWriter {
+                storage: StorageId::new(i),
+            })
+        })
+        .collect()
+}
+
+/// Every read comes after the write. Inputs are written before everything.
+fn check_order(parts: &GraphParts, writer: &[NodeId]) -> Result<(), GraphError> {
+    for (id, node) in nodes(parts) {
+        for &storage in &node.reads {
+            let by = writer[storage.index()];
+            let from_start = parts.nodes[by.index()].phase == Phase::Input;
+            if by >= id && !from_start {
+                return Err(
+                    find_cycle(parts, writer).unwrap_or(GraphError::ReadBeforeWrite {
+                        id,
+                        name: node.name.clone(),
+                        storage,
+                        writer: by,
+                        writer_name: parts.nodes[by.index()].name.clone(),
+                    }),
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A cycle among the nodes, if there is one: depth-first search with an explicit stack.
+fn find_cycle(parts: &GraphParts, writer: &[NodeId]) -> Option<GraphError> {
+    #[derive(Clone, Copy, PartialEq)]
+    enum Mark {
+        New,
+        OnPath,
+        Done,
+    }
+    let mut mark = vec![Mark::New; parts.nodes.len()];
+    for start in 0..parts.nodes.len() {
+        // Each entry: a node and the next of its reads to follow.
+        let mut path = vec![(start, 0)];
+        while let Some((node, next)) = path.pop() {
+            if next == 0 && mark[node] == Mark::Done {
+                continue;
+            }
+            mark[node] = Mark::OnPath;
+            let Some(read) = parts.nodes[node].reads.get(next) else {
+                mark[node] = Mark::Done;
+                continue;
+            };
+            path.push((node, next + 1));
+            let before = writer[read.index()].index();
+            match mark[before] {
+                Mark::New => path.push((before, 0)),
+                Mark::Done => {}
+                Mark::OnPath => {
+                    let from = path.iter().position(|&(n, _)| n == before).unwrap_or(0);
+                    // The path follows reads, that is, against the flow of data.
+                    let mut names: Vec<String> = path[from..]
+                        .iter()
+                        .rev()
+                        .map(|&(n, _)| parts.nodes[n].name.clone())
+                        .collect();
+                    names.insert(0, parts.nodes[before].name.clone());
+                    return Some(GraphError::Cycle { path: names });
+                }
+            }
+        }
+    }
+    None
+}
+
+fn find_readers(parts: &GraphParts) -> Vec<Vec<NodeId>> {
+    let mut readers = vec![Vec::new(); parts.storages.len()];
+    for (id, node) in nodes(parts) {
+        for storage in &node.reads {
+            readers[storage.index()].push(id);
+        }
+    }
+    readers
+}
+
+fn find_updaters(
+    parts: &GraphParts,
+    readers: &[Vec<NodeId>],
+) -> Result<Vec<Option<NodeId>>, GraphError> {
+    let mut updater: Vec<Option<NodeId>> = vec![None; parts.storages.len()];
+    for (id, node) in nodes(parts) {
+        for &storage in &node.updates {
+            let bad = |why: String| GraphError::BadUpdate {
+                id,
+                name: node.name.clone(),
+                storage,
+                why,
+            };
+            if node.effect != Effect::Once {
+                return Err(bad(
+                    "it may run more than once; mark it `\"recompute\": false`".into(),
+                ));
+            }
+            if !node.reads.contains(&storage) {
+                return Err(bad("does not list it under `reads`".into()));
+            }
+            if let Some(other) = updater[storage.index()].replace(id) {
+                return Err(bad(format!("node {other} updates it too")));
+            }
+            if let Some(late) = readers[storage.index()].iter().find(|&&r| r > id) {
+                let name = &parts.nodes[late.index()].name;
+                return Err(bad(format!("node {late} ({name}) reads it afterwards")));
+            }
+        }
+    }
+    Ok(updater)
+}

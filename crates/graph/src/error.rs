@@ -1,0 +1,170 @@
+//! What can be wrong with a graph, a schedule or a file, in words for the person who reads them.
+
+use std::path::PathBuf;
+
+use crate::{NodeId, StepId, StorageId};
+
+/// Why some parts do not make a graph.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)] // The messages say what the fields are.
+pub enum GraphError {
+    #[error("{0}")]
+    Syntax(String),
+    #[error("format is \"{found}\", expected \"remat.graph/1\"")]
+    Format { found: String },
+    #[error("{what}: expected {expected}, found {found}")]
+    WrongCount {
+        what: &'static str,
+        expected: usize,
+        found: usize,
+    },
+    #[error("storage {storage}: size {text} is not a whole number of bytes below 2^64")]
+    Size { storage: usize, text: String },
+    #[error("the sizes of all storages and scratch add up to more than 2^64 bytes (at {at})")]
+    SizeOverflow { at: String },
+    #[error(
+        "node {id} ({name}) {how} storage {storage}, but there are only {count} storages (0 to {})",
+        count.saturating_sub(1)
+    )]
+    DanglingStorage {
+        id: NodeId,
+        name: String,
+        how: &'static str,
+        storage: i64,
+        count: usize,
+    },
+    #[error("`{list}` names {what} {index}, but there are only {count}")]
+    DanglingEntry {
+        list: &'static str,
+        what: &'static str,
+        index: i64,
+        count: usize,
+    },
+    #[error("node {id} ({name}): time {text} is not a finite number of microseconds, zero or more")]
+    Time {
+        id: NodeId,
+        name: String,
+        text: String,
+    },
+    #[error(
+        "storage {storage} has two writers: node {first} ({first_name}) and node {second} \
+         ({second_name}); give each its own storage, or list the storage under `updates`"
+    )]
+    TwoWriters {
+        storage: StorageId,
+        first: NodeId,
+        first_name: String,
+        second: NodeId,
+        second_name: String,
+    },
+    #[error("storage {storage} is written by no node")]
+    NoWriter { storage: StorageId },
+    #[error(
+        "node {id} ({name}) reads storage {storage} before it is written by node {writer} \
+         ({writer_name}); list the nodes in an order in which they can run"
+    )]
+    ReadBeforeWrite {
+        id: NodeId,
+        name: String,
+        storage: StorageId,
+        writer: NodeId,
+        writer_name: String,
+    },
+    #[error("the nodes form a cycle: {}", path.join(" -> "))]
+    Cycle { path: Vec<String> },
+    #[error(
+        "node {id} ({name}) reads and writes storage {storage}; an in-place update goes under `updates`"
+    )]
+    ReadsOwnWrite {
+        id: NodeId,
+        name: String,
+        storage: StorageId,
+    },
+    #[error("input node {id} ({name}) {how}, but inputs never run")]
+    InputRuns {
+        id: NodeId,
+        name: String,
+        how: &'static str,
+    },
+    #[error("node {id} ({name}) updates storage {storage}, but {why}")]
+    BadUpdate {
+        id: NodeId,
+        name: String,
+        storage: StorageId,
+        why: String,
+    },
+}
+
+/// Why a schedule cannot be replayed on a graph.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum ScheduleError {
+    #[error("{step}: node {node} does not exist")]
+    UnknownNode { step: StepId, node: NodeId },
+    #[error("{step}: storage {storage} does not exist")]
+    UnknownStorage { step: StepId, storage: StorageId },
+    #[error("{step}: runs the input {name}")]
+    RunsInput { step: StepId, name: String },
+    #[error("{step}: {name} may run only once")]
+    RunsAgain { step: StepId, name: String },
+    #[error("{step}: {name} reads storage {storage}, which is not live")]
+    ReadsDead {
+        step: StepId,
+        name: String,
+        storage: StorageId,
+    },
+    #[error("{step}: {name} reads storage {storage} after {updater} has overwritten it")]
+    ReadsUpdated {
+        step: StepId,
+        name: String,
+        storage: StorageId,
+        updater: String,
+    },
+    #[error("{step}: frees storage {storage}, which is not live")]
+    FreesDead { step: StepId, storage: StorageId },
+    #[error("{step}: frees storage {storage}, which is persistent")]
+    FreesPersistent { step: StepId, storage: StorageId },
+    #[error("output storage {storage} is not live at the end")]
+    OutputDead { storage: StorageId },
+    #[error("{name} must run and never does")]
+    TargetNeverRan { name: String },
+}
+
+/// Why a plan cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum PlanFileError {
+    #[error("{0}")]
+    Syntax(String),
+    #[error("format is \"{found}\", expected \"remat.plan/1\"")]
+    Format { found: String },
+    #[error("{step}: a step is either {{\"run\": node}} or {{\"free\": storage}}")]
+    Step { step: StepId },
+    #[error("{step}: {index} is not an id")]
+    Index { step: StepId, index: i64 },
+    #[error("time {text} is not a finite number of microseconds, zero or more")]
+    Time { text: String },
+}
+
+/// An error with the file that it is about.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum FileError {
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    #[error("{}: {source}", path.display())]
+    Graph { path: PathBuf, source: GraphError },
+    #[error("{}: {source}", path.display())]
+    Plan {
+        path: PathBuf,
+        source: PlanFileError,
+    },
+}

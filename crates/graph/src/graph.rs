@@ -1,0 +1,261 @@
+//! The graph: storages, the nodes that read and write them, and what must be there at the end.
+
+use crate::check::check;
+use crate::{Bytes, GraphError, Micros, NodeId, StorageId};
+
+/// What a storage holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Role {
+    /// A weight, bias or buffer of the model. Persistent.
+    Parameter,
+    /// A batch: data or labels. Persistent.
+    Input,
+    /// A constant table. Persistent.
+    Constant,
+    /// The gradient that is fed into the backward pass. Persistent.
+    Tangent,
+    /// What the optimizer remembers between steps. Persistent.
+    OptimizerState,
+    /// Made by the forward pass.
+    Activation,
+    /// Made by the backward pass.
+    Gradient,
+    /// Anything else.
+    Other,
+}
+
+impl Role {
+    /// Live from the start (once written) and never freed.
+    pub fn is_persistent(self) -> bool {
+        !matches!(self, Role::Activation | Role::Gradient | Role::Other)
+    }
+}
+
+/// Which part of the training step a node belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Phase {
+    /// Never runs: its writes are live from the start.
+    Input,
+    /// Computes the loss.
+    Forward,
+    /// Computes gradients.
+    Backward,
+    /// Updates parameters and optimizer state.
+    Optimizer,
+}
+
+/// Whether a node may run again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Effect {
+    /// Running it again gives the same bits.
+    #[default]
+    Pure,
+    /// Draws random numbers, but its randomness is a value (seed, step, node): running it again
+    /// gives the same bits if the executor replays the draw.
+    Random,
+    /// May run only once: it updates a buffer in place, or talks to other processes.
+    Once,
+}
+
+/// A block of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Storage {
+    /// Its size.
+    pub bytes: Bytes,
+    /// What it holds.
+    pub role: Role,
+}
+
+/// A piece of work.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// Unique among the names a person reads; the identity is the id.
+    pub name: String,
+    /// The operation, as its origin names it.
+    pub op: String,
+    /// The part of the step it belongs to.
+    pub phase: Phase,
+    /// How long one run takes.
+    pub time: Micros,
+    /// Floating-point operations of one run, where known.
+    pub flops: Option<u64>,
+    /// Storages that must be live when it runs. No duplicates.
+    pub reads: Vec<StorageId>,
+    /// Storages that it makes. No duplicates, disjoint from `reads`.
+    pub writes: Vec<StorageId>,
+    /// Storages (among `reads`) that it overwrites in place. Only a node that may run once has
+    /// any; no other node may read them after it has run.
+    pub updates: Vec<StorageId>,
+    /// Scratch bytes while it runs.
+    pub workspace: Bytes,
+    /// Whether it may run again.
+    pub effect: Effect,
+}
+
+/// What a graph is made of, before it is checked.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GraphParts {
+    /// A short name: `resnet152-b32`.
+    pub name: String,
+    /// Where it came from, in words.
+    pub origin: String,
+    /// Indexed by [`StorageId`].
+    pub storages: Vec<Storage>,
+    /// Indexed by [`NodeId`]; the order is a valid one.
+    pub nodes: Vec<Node>,
+    /// Storages that must be live at the end.
+    pub outputs: Vec<StorageId>,
+    /// Nodes that must run at least once.
+    pub targets: Vec<NodeId>,
+}
+
+/// A checked training step. See the crate's documentation for what is guaranteed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Graph {
+    parts: GraphParts,
+    /// The node that writes each storage.
+    writer: Vec<NodeId>,
+    /// The nodes that read each storage, ascending.
+    readers: Vec<Vec<NodeId>>,
+    /// The node that overwrites each storage in place, if any.
+    updater: Vec<Option<NodeId>>,
+}
+
+impl Graph {
+    /// Checks `parts`. Repeated ids within one `reads`, `writes`, `outputs` or `targets` are merged.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with the nodes and storages concerned.
+    pub fn new(mut parts: GraphParts) -> Result<Graph, GraphError> {
+        for node in &mut parts.nodes {
+            merge_repeats(&mut node.reads);
+            merge_repeats(&mut node.writes);
+            merge_repeats(&mut node.updates);
+        }
+        merge_repeats(&mut parts.outputs);
+        merge_repeats(&mut parts.targets);
+        let links = check(&parts)?;
+        Ok(Graph {
+            parts,
+            writer: links.writer,
+            readers: links.readers,
+            updater: links.updater,
+        })
+    }
+
+    /// A short name.
+    pub fn name(&self) -> &str {
+        &self.parts.name
+    }
+
+    /// Where it came from, in words.
+    pub fn origin(&self) -> &str {
+        &self.parts.origin
+    }
+
+    /// All nodes, in the graph's own order.
+    pub fn nodes(&self) -> &[Node] {
+        &self.parts.nodes
+    }
+
+    /// All storages.
+    pub fn storages(&self) -> &[Storage] {
+        &self.parts.storages
+    }
+
+    /// One node.
+    pub fn node(&self, id: NodeId) -> &Node {
+        &self.parts.nodes[id.index()]
+    }
+
+    /// One storage.
+    pub fn storage(&self, id: StorageId) -> &Storage {
+        &self.parts.storages[id.index()]
+    }
+
+    /// Storages that must be live at the end.
+    pub fn outputs(&self) -> &[StorageId] {
+        &self.parts.outputs
+    }
+
+    /// Nodes that must run at least once.
+    pub fn targets(&self) -> &[NodeId] {
+        &self.parts.targets
+    }
+
+    /// The node that writes a storage.
+    pub fn writer(&self, id: StorageId) -> NodeId {
+        self.writer[id.index()]
+    }
+
+    /// The nodes that read a storage, ascending.
+    pub fn readers(&self, id: StorageId) -> &[NodeId] {
+        &self.readers[id.index()]
+    }
+
+    /// The node that overwrites a storage in place, if any.
+    pub fn updater(&self, id: StorageId) -> Option<NodeId> {
+        self.updater[id.index()]
+    }
+
+    /// The ids of all nodes, in the graph's own order.
+    pub fn node_ids(&self) -> impl DoubleEndedIterator<Item = NodeId> + ExactSizeIterator + use<> {
+        (0..self.parts.nodes.len()).map(NodeId::new)
+    }
+
+    /// The ids of all storages.
+    pub fn storage_ids(
+        &self,
+    ) -> impl DoubleEndedIterator<Item = StorageId> + ExactSizeIterator + use<> {
+        (0..self.parts.storages.len()).map(StorageId::new)
+    }
+
+    /// The natural order: every node that runs, once, in the graph's own order.
+    pub fn natural_order(&self) -> Vec<NodeId> {
+        self.node_ids()
+            .filter(|&n| self.node(n).phase != Phase::Input)
+            .collect()
+    }
+
+    /// What a person calls a storage: its writer's name, and which output where there are several.
+    pub fn storage_name(&self, id: StorageId) -> String {
+        let writer = self.node(self.writer(id));
+        match writer.writes.iter().position(|&w| w == id) {
+            Some(0) | None => writer.name.clone(),
+            Some(k) => format!("{}:{k}", writer.name),
+        }
+    }
+
+    /// Takes the graph apart, to build another from it.
+    pub fn into_parts(self) -> GraphParts {
+        self.parts
+    }
+
+    /// A copy in which node `n` takes `times[n]`.
+    ///
+    /// # Errors
+    /// If there are not as many times as nodes, or one is negative or not finite.
+    pub fn with_times(&self, times: &[Micros]) -> Result<Graph, GraphError> {
+        if times.len() != self.parts.nodes.len() {
+            return Err(GraphError::WrongCount {
+                what: "times",
+                expected: self.parts.nodes.len(),
+                found: times.len(),
+            });
+        }
+        let mut parts = self.parts.clone();
+        for (node, &time) in parts.nodes.iter_mut().zip(times) {
+            node.time = time;
+        }
+        Graph::new(parts)
+    }
+}
+
+/// Keeps the first of each id, in order.
+fn merge_repeats<T: Copy + Ord>(ids: &mut Vec<T>) {
+    if ids.len() < 2 {
+        return;
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    ids.retain(|&id| seen.insert(id));
+}

@@ -1,0 +1,363 @@
+//! Reading and writing `remat.graph/1` and `remat.plan/1`.
+//!
+//! Unknown fields are ignored, so that newer files still load. Fields that have their usual value
+//! are not written. Text that is read and written again gives an equal value.
+
+use std::io::Write as _;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Bytes, Effect, FileError, Graph, GraphError, GraphParts, Micros, Node, NodeId, Phase, Plan,
+    PlanFileError, Role, Step, StepId, Storage, StorageId,
+};
+
+const GRAPH_FORMAT: &str = "remat.graph/1";
+const PLAN_FORMAT: &str = "remat.plan/1";
+
+#[derive(Serialize, Deserialize)]
+struct GraphFile {
+    format: String,
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    origin: String,
+    storages: Vec<StorageEntry>,
+    nodes: Vec<NodeEntry>,
+    outputs: Vec<i64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    targets: Vec<i64>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StorageEntry {
+    bytes: serde_json::Number,
+    role: RoleName,
+}
+
+#[derive(Serialize, Deserialize)]
+struct NodeEntry {
+    name: String,
+    #[serde(default)]
+    op: String,
+    phase: PhaseName,
+    time_us: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    flops: Option<u64>,
+    reads: Vec<i64>,
+    writes: Vec<i64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    updates: Vec<i64>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    workspace_bytes: u64,
+    #[serde(default = "yes", skip_serializing_if = "is_true")]
+    recompute: bool,
+    #[serde(default, skip_serializing_if = "is_false")]
+    random: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+fn is_true(value: &bool) -> bool {
+    *value
+}
+fn is_false(value: &bool) -> bool {
+    !*value
+}
+fn is_zero(value: &u64) -> bool {
+    *value == 0
+}
+
+/// Declares a lowercase name for each variant of an enum of the IR.
+macro_rules! names {
+    ($file:ident for $ir:ident { $($variant:ident),* }) => {
+        #[derive(Clone, Copy, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        enum $file { $($variant),* }
+        impl From<$file> for $ir {
+            fn from(name: $file) -> $ir { match name { $($file::$variant => $ir::$variant),* } }
+        }
+        impl From<$ir> for $file {
+            fn from(value: $ir) -> $file { match value { $($ir::$variant => $file::$variant),* } }
+        }
+    };
+}
+names!(RoleName for Role {
+    Parameter, Input, Constant, Tangent, OptimizerState, Activation, Gradient, Other
+});
+names!(PhaseName for Phase { Input, Forward, Backward, Optimizer });
+
+impl Graph {
+    /// Reads `remat.graph/1` text.
+    ///
+    /// # Errors
+    /// What is wrong with the text or with the graph in it.
+    pub fn from_json(text: &str) -> Result<Graph, GraphError> {
+        let file: GraphFile = serde_json::from_str(text)
+            .map_err(|e| GraphError::Syntax(format!("not a graph: {e}")))?;
+        if file.format != GRAPH_FORMAT {
+            return Err(GraphError::Format { found: file.format });
+        }
+        let storages = file
+            .storages
+            .iter()
+            .enumerate()
+            .map(|(i, s)| read_storage(i, s));
+        let storages = storages.collect::<Result<Vec<_>, _>>()?;
+        let nodes = file.nodes.into_iter().enumerate();
+        let nodes = nodes.map(|(i, n)| read_node(NodeId::new(i), n, storages.len()));
+        let nodes = nodes.collect::<Result<Vec<_>, _>>()?;
+        let outputs = read_list("outputs", "storage", &file.outputs, storages.len())?;
+        let targets = read_list("targets", "node", &file.targets, nodes.len())?;
+        Graph::new(GraphParts {
+            name: file.name,
+            origin: file.origin,
+            storages,
+            nodes,
+            outputs: outputs.into_iter().map(StorageId).collect(),
+            targets: targets.into_iter().map(NodeId).collect(),
+        })
+    }
+
+    /// Writes `remat.graph/1` text.
+    pub fn to_json(&self) -> String {
+        let ids = |list: &[StorageId]| list.iter().map(|s| i64::from(s.0)).collect();
+        let file = GraphFile {
+            format: GRAPH_FORMAT.into(),
+            name: self.name().into(),
+            origin: self.origin().into(),
+            storages: self
+                .storages()
+                .iter()
+                .map(|s| StorageEntry {
+                    bytes: s.bytes.get().into(),
+                    role: s.role.into(),
+                })
+                .collect(),
+            nodes: self
+                .nodes()
+                .iter()
+                .map(|n| NodeEntry {
+                    name: n.name.clone(),
+                    op: n.op.clone(),
+                    phase: n.phase.into(),
+                    time_us: n.time.get(),
+                    flops: n.flops,
+                    reads: ids(&n.reads),
+                    writes: ids(&n.writes),
+                    updates: ids(&n.updates),
+                    workspace_bytes: n.workspace.get(),
+                    recompute: n.effect != Effect::Once,
+                    random: n.effect == Effect::Random,
+                })
+                .collect(),
+            outputs: ids(self.outputs()),
+            targets: self.targets().iter().map(|n| i64::from(n.0)).collect(),
+        };
+        serde_json::to_string(&file).expect("plain data has a JSON form")
+    }
+}
+
+fn read_storage(index: usize, entry: &StorageEntry) -> Result<Storage, GraphError> {
+    let bytes = entry.bytes.as_u64().ok_or_else(|| GraphError::Size {
+        storage: index,
+        text: entry.bytes.to_string(),
+    })?;
+    Ok(Storage {
+        bytes: Bytes(bytes),
+        role: entry.role.into(),
+    })
+}
+
+fn read_node(id: NodeId, entry: NodeEntry, storages: usize) -> Result<Node, GraphError> {
+    let ids = |how, list: &[i64]| -> Result<Vec<StorageId>, GraphError> {
+        let valid = |&i: &i64| u32::try_from(i).ok().filter(|&i| (i as usize) < storages);
+        list.iter()
+            .map(|i| {
+                valid(i)
+                    .map(StorageId)
+                    .ok_or_else(|| GraphError::DanglingStorage {
+                        id,
+                        name: entry.name.clone(),
+                        how,
+                        storage: *i,
+                        count: storages,
+                    })
+            })
+            .collect()
+    };
+    Ok(Node {
+        reads: ids("reads", &entry.reads)?,
+        writes: ids("writes", &entry.writes)?,
+        updates: ids("updates", &entry.updates)?,
+        op: entry.op,
+        phase: entry.phase.into(),
+        time: Micros(entry.time_us),
+        flops: entry.flops,
+        workspace: Bytes(entry.workspace_bytes),
+        effect: match (entry.recompute, entry.random) {
+            (false, _) => Effect::Once,
+            (true, true) => Effect::Random,
+            (true, false) => Effect::Pure,
+        },
+        name: entry.name,
+    })
+}
+
+fn read_list(
+    list: &'static str,
+    what: &'static str,
+    entries: &[i64],
+    count: usize,
+) -> Result<Vec<u32>, GraphError> {
+    let valid = |i: i64| u32::try_from(i).ok().filter(|&i| (i as usize) < count);
+    let dangling = |index| GraphError::DanglingEntry {
+        list,
+        what,
+        index,
+        count,
+    };
+    entries
+        .iter()
+        .map(|&i| valid(i).ok_or_else(|| dangling(i)))
+        .collect()
+}
+
+#[derive(Serialize, Deserialize)]
+struct PlanFile {
+    format: String,
+    #[serde(default)]
+    graph: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    strategy: Option<String>,
+    budget_bytes: u64,
+    peak_bytes: u64,
+    time_us: f64,
+    steps: Vec<StepEntry>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StepEntry {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    run: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    free: Option<i64>,
+}
+
+impl Plan {
+    /// Reads `remat.plan/1` text.
+    ///
+    /// # Errors
+    /// What is wrong with the text. Whether the plan is valid for a graph is not checked here.
+    pub fn from_json(text: &str) -> Result<Plan, PlanFileError> {
+        let file: PlanFile = serde_json::from_str(text)
+            .map_err(|e| PlanFileError::Syntax(format!("not a plan: {e}")))?;
+        if file.format != PLAN_FORMAT {
+            return Err(PlanFileError::Format { found: file.format });
+        }
+        if !file.time_us.is_finite() || file.time_us < 0.0 {
+            return Err(PlanFileError::Time {
+                text: file.time_us.to_string(),
+            });
+        }
+        let steps = file
+            .steps
+            .iter()
+            .enumerate()
+            .map(|(i, s)| read_step(StepId::new(i), s));
+        Ok(Plan {
+            graph: file.graph,
+            strategy: file.strategy,
+            budget: Bytes(file.budget_bytes),
+            peak: Bytes(file.peak_bytes),
+            time: Micros(file.time_us),
+            steps: steps.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Writes `remat.plan/1` text.
+    pub fn to_json(&self) -> String {
+        let entry = |step: &Step| match *step {
+            Step::Run(n) => StepEntry {
+                run: Some(n.0.into()),
+                free: None,
+            },
+            Step::Free(s) => StepEntry {
+                run: None,
+                free: Some(s.0.into()),
+            },
+        };
+        let file = PlanFile {
+            format: PLAN_FORMAT.into(),
+            graph: self.graph.clone(),
+            strategy: self.strategy.clone(),
+            budget_bytes: self.budget.get(),
+            peak_bytes: self.peak.get(),
+            time_us: self.time.get(),
+            steps: self.steps.iter().map(entry).collect(),
+        };
+        serde_json::to_string(&file).expect("plain data has a JSON form")
+    }
+}
+
+fn read_step(step: StepId, entry: &StepEntry) -> Result<Step, PlanFileError> {
+    let id = |i: i64| u32::try_from(i).map_err(|_| PlanFileError::Index { step, index: i });
+    match (entry.run, entry.free) {
+        (Some(n), None) => Ok(Step::Run(NodeId(id(n)?))),
+        (None, Some(s)) => Ok(Step::Free(StorageId(id(s)?))),
+        _ => Err(PlanFileError::Step { step }),
+    }
+}
+
+/// Reads a graph file.
+///
+/// # Errors
+/// Names the file and what is wrong.
+pub fn read_graph(path: &Path) -> Result<Graph, FileError> {
+    Graph::from_json(&read(path)?).map_err(|source| FileError::Graph {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// Reads a plan file.
+///
+/// # Errors
+/// Names the file and what is wrong.
+pub fn read_plan(path: &Path) -> Result<Plan, FileError> {
+    Plan::from_json(&read(path)?).map_err(|source| FileError::Plan {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn read(path: &Path) -> Result<String, FileError> {
+    std::fs::read_to_string(path).map_err(|source| FileError::Read {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// Writes a file whole or not at all: beside it first, then moved over it.
+///
+/// # Errors
+/// Names the file. What was there before is still there.
+pub fn write_atomically(path: &Path, contents: &[u8]) -> Result<(), FileError> {
+    let error = |source| FileError::Write {
+        path: path.to_owned(),
+        source,
+    };
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.partial", std::process::id()));
+    let partial = path.with_file_name(name);
+    let written = std::fs::File::create(&partial)
+        .and_then(|mut file| file.write_all(contents).and_then(|()| file.sync_all()))
+        .and_then(|()| std::fs::rename(&partial, path));
+    if written.is_err() {
+        // Whatever is left of the partial file is worthless; the first error is the one to report.
+        let _ = std::fs::remove_file(&partial);
+    }
+    written.map_err(error)
+}

@@ -1,0 +1,34 @@
+//! The planning IR: what a training step is, seen as bytes and time.
+//!
+//! A [`Graph`] holds *storages* (blocks of bytes with a role) and *nodes* (pieces of work that read
+//! and write storages). A [`Plan`] is a schedule of [`Step`]s on a graph: run a node, free a
+//! storage. A node that runs again is a recomputation. The [`Timeline`] of a schedule says how many
+//! bytes are live at each step, and [`Liveness`] when each storage is made and used.
+//!
+//! In: `remat.graph/1` and `remat.plan/1` text, or parts built in memory. Out: checked values.
+//! A `Graph` that exists is valid: every id is in range, every storage has exactly one writer, the
+//! order of the nodes is a valid order, and the sum of all bytes fits in 64 bits.
+//!
+//! This crate reads no clock, does no IO beyond the two formats, and depends on no other crate of
+//! the workspace.
+
+mod check;
+mod error;
+mod graph;
+mod id;
+mod json;
+mod liveness;
+mod plan;
+mod schedule;
+mod timeline;
+mod unit;
+
+pub use error::{FileError, GraphError, PlanFileError, ScheduleError};
+pub use graph::{Effect, Graph, GraphParts, Node, Phase, Role, Storage};
+pub use id::{NodeId, StepId, StorageId};
+pub use json::{read_graph, read_plan, write_atomically};
+pub use liveness::{Liveness, Uses};
+pub use plan::Plan;
+pub use schedule::{Step, with_frees};
+pub use timeline::Timeline;
+pub use unit::{Bytes, Micros};

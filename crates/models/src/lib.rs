@@ -1,0 +1,1 @@
+//! Models written with the builder of Remat.

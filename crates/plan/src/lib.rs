@@ -1,0 +1,1 @@
+//! The planner of Remat: which activations to keep and which to recompute.

@@ -1,0 +1,1 @@
+//! The executable IR of Remat: typed ops, builder, autodiff, optimizers.

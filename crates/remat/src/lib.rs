@@ -1,0 +1,1 @@
+//! Train a model in the memory you have.

@@ -1,0 +1,1 @@
+//! The rewriter of Remat: a plan becomes an ordinary graph.
