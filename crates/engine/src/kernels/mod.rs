@@ -1,0 +1,5 @@
+//! Kernels: plain functions from slices to slices, one file per family of ops.
+//!
+//! A kernel gets its dimensions, its operands, scratch of the size that its own `*_scratch`
+//! function states, and the threads. It allocates nothing, splits its work by shape alone and
+//! reduces in a fixed order, so that its result is the same bits at any thread count.
