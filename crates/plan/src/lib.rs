@@ -1,1 +1,94 @@
-//! The planner of Remat: which activations to keep and which to recompute.
+//! The planner: which activations to keep and which to recompute, under a budget of bytes.
+//!
+//! In: a [`Graph`], a budget for the whole step, [`Options`]. Out: a [`Planned`]: a
+//! [`Plan`](remat_graph::Plan) that fits, what it costs, a lower bound on what any plan must cost,
+//! and a reason for every activation; or a [`PlanError`] with numbers.
+//!
+//! Each [`Strategy`] is one module and gives a draft: a schedule, under the budget if it finds one,
+//! otherwise the lowest that it reached. [`plan`] alone decides what a draft is worth: it replays it,
+//! compares it with the budget and has it checked by `remat-verify`.
+//!
+//! Invariants: no plan leaves this crate unchecked, none exceeds its budget, and the same input gives
+//! the same plan. The crate is pure: no clock, no IO, no randomness but its own seeded one. A time
+//! limit comes in as a [`Watch`] that says stop. It never runs a kernel.
+
+mod activation;
+mod decision;
+mod draft;
+mod error;
+mod floor;
+mod frontier;
+mod options;
+mod planned;
+mod rebuild;
+mod search;
+mod sqrt;
+
+pub use decision::{Action, Decision, Reason};
+pub use error::{Infeasible, PlanError};
+pub use floor::{Floor, floor};
+pub use frontier::{Frontier, frontier};
+pub use options::{Effort, NoWatch, Options, Progress, Strategy, Watch};
+pub use planned::{Planned, Stats, Status};
+
+use remat_graph::{Bytes, Graph, Timeline};
+
+use draft::Draft;
+
+/// Plans `graph` under `budget`, the bytes that the whole step may use at its peak.
+///
+/// A budget at or above the plain step's peak gives the plain schedule, whatever the strategy.
+///
+/// # Errors
+/// [`PlanError::Infeasible`] if the strategy finds no plan that fits.
+pub fn plan(
+    graph: &Graph,
+    budget: Bytes,
+    options: &Options,
+    watch: &mut dyn Watch,
+) -> Result<Planned, PlanError> {
+    let natural = Timeline::natural(graph);
+    if natural.peak <= budget {
+        return planned::finish(
+            graph,
+            budget,
+            Draft::plain(graph),
+            options.strategy,
+            &natural,
+        );
+    }
+    let draft = draft(graph, budget, options, watch)?;
+    planned::finish(graph, budget, draft, options.strategy, &natural)
+}
+
+/// The plan with the smallest peak that the strategy knows how to reach.
+///
+/// # Errors
+/// Only what [`plan`] gives for reasons other than the budget.
+pub fn smallest(
+    graph: &Graph,
+    options: &Options,
+    watch: &mut dyn Watch,
+) -> Result<Planned, PlanError> {
+    let natural = Timeline::natural(graph);
+    // Nothing fits under the floor, so a strategy goes as low as it can.
+    let draft = draft(graph, floor(graph).bytes, options, watch)?;
+    let lowest = match draft.timeline(graph, options.strategy)?.peak < natural.peak {
+        true => draft,
+        false => Draft::plain(graph),
+    };
+    let peak = lowest.timeline(graph, options.strategy)?.peak;
+    planned::finish(graph, peak, lowest, options.strategy, &natural)
+}
+
+fn draft(
+    graph: &Graph,
+    budget: Bytes,
+    options: &Options,
+    watch: &mut dyn Watch,
+) -> Result<Draft, PlanError> {
+    match options.strategy {
+        Strategy::Search => search::draft(graph, budget, options, watch),
+        Strategy::Sqrt => Ok(sqrt::draft(graph)),
+    }
+}

@@ -1,1 +1,24 @@
-//! The independent checker of Remat's plans.
+//! The independent checker: replays a plan on its graph and trusts nothing that the plan says.
+//!
+//! In: a [`Graph`] and a [`Plan`]. Out: an [`Audit`] with what the replay measured, or *all*
+//! [`Violation`]s, in schedule order.
+//!
+//! Method. Two replays of the same steps that share nothing:
+//! * *values*: each storage holds nothing, what its writer made, or what its updater left. Every read
+//!   must see what the plain step's read sees, which is what the writer made: in a checked graph
+//!   nobody reads a storage after its updater. Since a node is a function of what it reads, every
+//!   run then writes what the plain step writes.
+//! * *bytes*: what is live before, during and after each step, scratch included.
+//!
+//! Invariants: this crate depends on `remat-graph` alone and does not use its `Timeline`; a step with
+//! a violation is replayed as if it were right, so that one fault is reported once.
+//!
+//! Limits: it does not judge whether the plan is good, and takes the graph's sizes and times as given.
+
+mod audit;
+mod bytes;
+mod values;
+mod violation;
+
+pub use audit::{Audit, verify};
+pub use violation::{Violation, Violations};

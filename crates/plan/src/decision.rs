@@ -1,0 +1,223 @@
+//! What became of each activation, and why.
+//!
+//! In: a graph and a checked schedule of any strategy. Out: one [`Decision`] for each activation. The
+//! reasons are read off the schedule itself, so they say what is true of the plan and not what a
+//! strategy meant.
+
+use remat_graph::{Bytes, Effect, Graph, Micros, Phase, Step, StorageId, Timeline};
+
+use crate::activation::{Activation, activations};
+
+/// What became of an activation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    /// Which storage.
+    pub storage: StorageId,
+    /// Its size.
+    pub bytes: Bytes,
+    /// Kept, or made again.
+    pub action: Action,
+    /// Why.
+    pub reason: Reason,
+    /// Time of the sub-graph that rebuilds it when every other activation is kept.
+    pub recompute_time: Micros,
+    /// Time that the plan spends on running its writer again.
+    pub spent: Micros,
+    /// Position of its writer in the natural order.
+    pub creation_rank: usize,
+    /// Position of its first backward use in the natural order.
+    pub first_backward_rank: usize,
+}
+
+/// Kept or recomputed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Action {
+    /// Made once and kept until its last use.
+    Retained,
+    /// Dropped and made again this many times.
+    Recomputed {
+        /// At least one.
+        times: u32,
+    },
+}
+
+/// Why an activation was kept or dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reason {
+    /// Kept: the plain step fits, nothing has to be dropped.
+    PlainStepFits,
+    /// Kept: the node that makes it may run only once.
+    RunsOnce,
+    /// Kept: recomputations read it.
+    FeedsRecomputation,
+    /// Kept: memory is below the peak all the while between its last forward and its first backward
+    /// use, so dropping it would not lower the peak.
+    OffPeak,
+    /// Kept: a byte of it costs more to make again than one of any activation that was dropped.
+    CostlyPerByte,
+    /// Kept: the budget is met without dropping it.
+    Fits,
+    /// Dropped: its bytes were needed between its uses.
+    MakesRoom,
+    /// Dropped, and made again only for another recomputation: no backward node reads the copy.
+    RebuildsAnother,
+}
+
+impl Reason {
+    /// In a few words.
+    pub fn text(self) -> &'static str {
+        match self {
+            Reason::PlainStepFits => "the plain step fits",
+            Reason::RunsOnce => "its node may run only once",
+            Reason::FeedsRecomputation => "recomputations read it",
+            Reason::OffPeak => "memory is below the peak between its uses",
+            Reason::CostlyPerByte => "costlier per byte than all that was dropped",
+            Reason::Fits => "the budget is met without dropping it",
+            Reason::MakesRoom => "its bytes are needed between its uses",
+            Reason::RebuildsAnother => "rebuilds another activation",
+        }
+    }
+}
+
+/// The decision for each activation, ascending by storage.
+pub(crate) fn decisions(graph: &Graph, steps: &[Step], timeline: &Timeline) -> Vec<Decision> {
+    let activations = activations(graph);
+    let lives = lives(graph, steps);
+    let highest = RangeMax::new(&timeline.during);
+    let is_plain = timeline.recomputed() == 0;
+    let price = |a: &Activation| a.recompute_time.get() / a.bytes.get().max(1) as f64;
+    let dropped = activations
+        .iter()
+        .filter(|a| lives[a.storage.index()].made > 1);
+    let dearest_dropped = dropped.map(price).fold(0.0, f64::max);
+
+    let reason = |a: &Activation, life: &Life| match life {
+        life if life.made > 1 && life.copy_read_backward => Reason::MakesRoom,
+        life if life.made > 1 => Reason::RebuildsAnother,
+        _ if is_plain => Reason::PlainStepFits,
+        _ if graph.node(graph.writer(a.storage)).effect == Effect::Once => Reason::RunsOnce,
+        life if life.read_again => Reason::FeedsRecomputation,
+        life if highest.between(life.idle_from, life.idle_to) < timeline.peak => Reason::OffPeak,
+        _ if price(a) > dearest_dropped => Reason::CostlyPerByte,
+        _ => Reason::Fits,
+    };
+    let decide = |a: &Activation| {
+        let life = &lives[a.storage.index()];
+        let writer = graph.writer(a.storage);
+        let reruns = timeline.runs[writer.index()].saturating_sub(1);
+        Decision {
+            storage: a.storage,
+            bytes: a.bytes,
+            action: match life.made {
+                0 | 1 => Action::Retained,
+                made => Action::Recomputed { times: made - 1 },
+            },
+            reason: reason(a, life),
+            recompute_time: a.recompute_time,
+            spent: Micros(graph.node(writer).time.get() * f64::from(reruns)),
+            creation_rank: a.made,
+            first_backward_rank: a.first_backward,
+        }
+    };
+    activations.iter().map(decide).collect()
+}
+
+/// What happens to one storage in a schedule.
+#[derive(Clone, Default)]
+struct Life {
+    /// How often it is made (not counting copies that are dropped at once).
+    made: u32,
+    /// Whether a backward node reads it after it was made again.
+    copy_read_backward: bool,
+    /// Whether a node that runs again reads it.
+    read_again: bool,
+    /// The last use before the first backward use, as a step.
+    idle_from: usize,
+    /// The first backward use, as a step.
+    idle_to: usize,
+}
+
+fn lives(graph: &Graph, steps: &[Step]) -> Vec<Life> {
+    let mut lives = vec![Life::default(); graph.storages().len()];
+    let mut live = vec![false; graph.storages().len()];
+    let mut ran = vec![false; graph.nodes().len()];
+    for (at, step) in steps.iter().enumerate() {
+        let id = match *step {
+            Step::Run(id) => id,
+            Step::Free(s) => {
+                live[s.index()] = false;
+                continue;
+            }
+        };
+        let node = graph.node(id);
+        let again = std::mem::replace(&mut ran[id.index()], true);
+        for r in &node.reads {
+            let life = &mut lives[r.index()];
+            life.read_again |= again;
+            if life.idle_to == 0 && node.phase == Phase::Backward {
+                life.idle_to = at;
+            } else if life.idle_to == 0 {
+                life.idle_from = at;
+            }
+            life.copy_read_backward |= life.made > 1 && node.phase == Phase::Backward;
+        }
+        for w in &node.writes {
+            if !std::mem::replace(&mut live[w.index()], true) {
+                lives[w.index()].made += 1;
+                if lives[w.index()].idle_to == 0 {
+                    lives[w.index()].idle_from = at;
+                }
+            }
+        }
+    }
+    lives
+}
+
+/// The highest of any range of a list: maxima of all ranges whose length is a power of two.
+struct RangeMax {
+    levels: Vec<Vec<Bytes>>,
+}
+
+impl RangeMax {
+    fn new(values: &[Bytes]) -> Self {
+        let mut levels = vec![values.to_vec()];
+        let mut width = 1;
+        while 2 * width <= values.len() {
+            let last = &levels[levels.len() - 1];
+            let pairs = last.iter().zip(&last[width..]);
+            let next = pairs.map(|(&a, &b)| a.max(b)).collect();
+            levels.push(next);
+            width *= 2;
+        }
+        RangeMax { levels }
+    }
+
+    /// The highest of the values strictly between `from` and `to`; zero if there are none.
+    fn between(&self, from: usize, to: usize) -> Bytes {
+        let (start, count) = (from + 1, to.saturating_sub(from + 1));
+        if count == 0 {
+            return Bytes::ZERO;
+        }
+        let level = count.ilog2() as usize;
+        let row = &self.levels[level];
+        row[start].max(row[start + count - (1 << level)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn range_max_equals_a_plain_scan() {
+        let values: Vec<Bytes> = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5].map(Bytes).to_vec();
+        let table = RangeMax::new(&values);
+        for from in 0..values.len() {
+            for to in from..values.len() {
+                let inside = values.get(from + 1..to).unwrap_or_default();
+                let expected = inside.iter().copied().max().unwrap_or(Bytes::ZERO);
+                assert_eq!(table.between(from, to), expected, "{from}..{to}");
+            }
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! What a strategy hands to [`plan`](crate::plan): a schedule that nobody has checked yet.
+
+use remat_graph::{Graph, Micros, NodeId, Phase, Step, Timeline, with_frees};
+
+use crate::{PlanError, Strategy};
+
+/// A schedule, and what the strategy knows about it.
+pub(crate) struct Draft {
+    /// Under the budget if the strategy found such a schedule, otherwise the lowest that it reached.
+    pub(crate) steps: Vec<Step>,
+    /// No schedule under the budget takes less time than this.
+    pub(crate) time_bound: Micros,
+    /// Work done, in the strategy's own count.
+    pub(crate) work: u64,
+    /// Whether the watch ended the work early.
+    pub(crate) stopped: bool,
+}
+
+impl Draft {
+    /// The plain step: every node once, in the graph's own order.
+    pub(crate) fn plain(graph: &Graph) -> Draft {
+        Draft::of_order(graph, &graph.natural_order())
+    }
+
+    /// The schedule that runs `order` and frees every storage after its last use.
+    pub(crate) fn of_order(graph: &Graph, order: &[NodeId]) -> Draft {
+        Draft {
+            steps: with_frees(graph, order),
+            time_bound: least_time(graph),
+            work: order.len() as u64,
+            stopped: false,
+        }
+    }
+
+    /// The replay of the draft.
+    ///
+    /// # Errors
+    /// If it cannot be replayed, which is the strategy's fault.
+    pub(crate) fn timeline(
+        &self,
+        graph: &Graph,
+        strategy: Strategy,
+    ) -> Result<Timeline, PlanError> {
+        Timeline::new(graph, &self.steps).map_err(|error| PlanError::Rejected {
+            strategy: strategy.name(),
+            why: error.to_string(),
+        })
+    }
+}
+
+/// The time of any schedule is at least this: every node that the outputs, targets and updates need
+/// runs once.
+pub(crate) fn least_time(graph: &Graph) -> Micros {
+    let needed = needed_nodes(graph);
+    let times = graph.nodes().iter().zip(&needed);
+    times.filter(|(_, n)| **n).map(|(node, _)| node.time).sum()
+}
+
+/// The nodes that every valid schedule runs: targets, nodes that update storages in place, writers
+/// of outputs, and whatever these read from.
+pub(crate) fn needed_nodes(graph: &Graph) -> Vec<bool> {
+    let mut needed = vec![false; graph.nodes().len()];
+    for t in graph.targets() {
+        needed[t.index()] = true;
+    }
+    for &s in graph.outputs() {
+        needed[graph.writer(s).index()] = true;
+    }
+    // File order is a valid order, so one sweep from the end meets every reader before its sources.
+    for id in graph.node_ids().rev() {
+        let node = graph.node(id);
+        needed[id.index()] |= !node.updates.is_empty();
+        if needed[id.index()] {
+            for &r in &node.reads {
+                needed[graph.writer(r).index()] = true;
+            }
+        }
+    }
+    for (needed, node) in needed.iter_mut().zip(graph.nodes()) {
+        *needed &= node.phase != Phase::Input;
+    }
+    needed
+}

@@ -1,0 +1,146 @@
+//! A finished plan, and the gate that every draft passes to become one.
+
+use remat_graph::{Bytes, Graph, Micros, Plan, Timeline};
+use remat_verify::verify;
+
+use crate::decision::{self, Decision};
+use crate::draft::Draft;
+use crate::{Infeasible, PlanError, Strategy};
+
+/// A plan that fits, and what is known about it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Planned {
+    /// Checked by `remat-verify`; its peak is at most its budget.
+    pub plan: Plan,
+    /// How the planning ended.
+    pub status: Status,
+    /// No schedule under the budget takes less time than this.
+    pub lower_bound: Micros,
+    /// Counts and sums.
+    pub stats: Stats,
+    /// One for each activation, by storage id.
+    pub decisions: Vec<Decision>,
+}
+
+/// How the planning ended. A gap is the most by which the plan's time can be above the best possible,
+/// as a share of the plain step's time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Status {
+    /// No schedule under the budget is faster.
+    Optimal,
+    /// The strategy finished.
+    Feasible {
+        /// See above.
+        gap: f64,
+    },
+    /// The watch said stop; this was the best so far.
+    LimitReached {
+        /// See above.
+        gap: f64,
+    },
+}
+
+impl Status {
+    fn new(time: Micros, bound: Micros, plain_time: Micros, stopped: bool) -> Status {
+        let gap = share(time - bound, plain_time).max(0.0);
+        match (gap <= SUMMATION_ERROR, stopped) {
+            (true, _) => Status::Optimal,
+            (false, false) => Status::Feasible { gap },
+            (false, true) => Status::LimitReached { gap },
+        }
+    }
+}
+
+/// Counts and sums of a plan.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Stats {
+    /// The plain step's peak.
+    pub plain_peak: Bytes,
+    /// The plain step's time.
+    pub plain_time: Micros,
+    /// How many runs are recomputations.
+    pub recomputed: usize,
+    /// Work that the strategy did, in its own count.
+    pub work: u64,
+}
+
+impl Planned {
+    /// The time above the plain step's, as a share of it.
+    pub fn overhead(&self) -> f64 {
+        share(
+            self.plan.time - self.stats.plain_time,
+            self.stats.plain_time,
+        )
+    }
+
+    /// The same schedule as a plan for `budget`, where no schedule is faster than `lower_bound`.
+    pub(crate) fn at_budget(&self, budget: Bytes, lower_bound: Micros) -> Planned {
+        debug_assert!(self.plan.peak <= budget);
+        let stopped = matches!(self.status, Status::LimitReached { .. });
+        let plan = Plan {
+            budget,
+            ..self.plan.clone()
+        };
+        Planned {
+            status: Status::new(plan.time, lower_bound, self.stats.plain_time, stopped),
+            lower_bound,
+            plan,
+            ..self.clone()
+        }
+    }
+}
+
+fn share(part: Micros, whole: Micros) -> f64 {
+    match whole.get() > 0.0 {
+        true => part.get() / whole.get(),
+        false => 0.0,
+    }
+}
+
+/// Times are sums of floats in different orders; a plan within this share of its bound is optimal.
+const SUMMATION_ERROR: f64 = 1e-9;
+
+/// Replays `draft`, compares it with the budget and has it checked.
+pub(crate) fn finish(
+    graph: &Graph,
+    budget: Bytes,
+    draft: Draft,
+    strategy: Strategy,
+    natural: &Timeline,
+) -> Result<Planned, PlanError> {
+    let timeline = draft.timeline(graph, strategy)?;
+    if timeline.peak > budget {
+        let lowest = timeline.peak.min(natural.peak);
+        return Err(match draft.stopped && budget >= crate::floor(graph).bytes {
+            true => PlanError::Stopped { budget, lowest },
+            false => {
+                let infeasible = Infeasible::new(graph, strategy.name(), budget, lowest);
+                PlanError::Infeasible(Box::new(infeasible))
+            }
+        });
+    }
+    let plan = Plan {
+        graph: graph.name().into(),
+        strategy: Some(strategy.name().into()),
+        budget,
+        peak: timeline.peak,
+        time: timeline.time,
+        steps: draft.steps,
+    };
+    let audit = verify(graph, &plan).map_err(|violations| PlanError::Rejected {
+        strategy: strategy.name(),
+        why: violations.to_string(),
+    })?;
+    Ok(Planned {
+        decisions: decision::decisions(graph, &plan.steps, &timeline),
+        status: Status::new(plan.time, draft.time_bound, natural.time, draft.stopped),
+        lower_bound: draft.time_bound,
+        stats: Stats {
+            plain_peak: natural.peak,
+            plain_time: natural.time,
+            recomputed: audit.recomputed,
+            work: draft.work,
+        },
+        plan,
+    })
+}

@@ -1,0 +1,77 @@
+//! The check itself: both replays, and what the plan says about itself.
+
+use remat_graph::{Bytes, Graph, Micros, Plan, StepId};
+
+use crate::{Violation, Violations, bytes, values};
+
+/// How far a stated time may lie from the replayed one, as a share of it: sums of floats depend on
+/// their order, and another program may have rounded its own.
+const TIME_TOLERANCE: f64 = 1e-6;
+
+/// What the replay of a valid plan measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Audit {
+    /// The highest sum of live bytes, scratch and persistent storages included.
+    pub peak: Bytes,
+    /// The first step that reaches the peak; `None` if what is there from the start does.
+    pub peak_step: Option<StepId>,
+    /// The sum of the times of all runs.
+    pub time: Micros,
+    /// How often each node ran; indexed by node.
+    pub runs: Vec<u32>,
+    /// How many runs were recomputations.
+    pub recomputed: usize,
+}
+
+/// Checks `plan` against `graph`.
+///
+/// # Errors
+/// Every violation: by step, then those of the end of the step, then false statements.
+pub fn verify(graph: &Graph, plan: &Plan) -> Result<Audit, Violations> {
+    let replayed = values::replay(graph, &plan.steps);
+    let measured = bytes::measure(graph, &plan.steps, plan.budget);
+
+    let mut by_step = replayed.at_steps;
+    by_step.extend(measured.over_budget);
+    by_step.sort_by_key(|&(step, _)| step);
+
+    let mut found = Vec::new();
+    if !plan.graph.is_empty() && plan.graph != graph.name() {
+        found.push(Violation::WrongGraph {
+            plan: plan.graph.clone(),
+            graph: graph.name().into(),
+        });
+    }
+    if measured.peak_step.is_none() && measured.peak > plan.budget {
+        found.push(Violation::StartOverBudget {
+            bytes: measured.peak,
+            budget: plan.budget,
+        });
+    }
+    found.extend(by_step.into_iter().map(|(_, violation)| violation));
+    found.extend(replayed.at_end);
+    if plan.peak != measured.peak {
+        found.push(Violation::PeakMisstated {
+            said: plan.peak,
+            found: measured.peak,
+        });
+    }
+    let difference = (plan.time - measured.time).get().abs();
+    if difference.is_nan() || difference > TIME_TOLERANCE * measured.time.get() {
+        found.push(Violation::TimeMisstated {
+            said: plan.time,
+            found: measured.time,
+        });
+    }
+    if !found.is_empty() {
+        return Err(Violations(found));
+    }
+    let again = |&runs: &u32| runs.saturating_sub(1) as usize;
+    Ok(Audit {
+        peak: measured.peak,
+        peak_step: measured.peak_step,
+        time: measured.time,
+        recomputed: replayed.runs.iter().map(again).sum(),
+        runs: replayed.runs,
+    })
+}

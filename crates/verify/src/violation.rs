@@ -1,0 +1,89 @@
+//! What a plan can do wrong, by name.
+
+use remat_graph::{Bytes, Micros, StepId, StorageId};
+
+/// One broken rule.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[allow(missing_docs)] // The messages say what the fields are.
+pub enum Violation {
+    #[error("the plan is for the graph \"{plan}\", this is \"{graph}\"")]
+    WrongGraph { plan: String, graph: String },
+    #[error("{step}: there is no node {node}")]
+    UnknownNode { step: StepId, node: u32 },
+    #[error("{step}: there is no storage {storage}")]
+    UnknownStorage { step: StepId, storage: StorageId },
+    #[error("{step}: runs the input {node}; inputs are there from the start")]
+    RunsInput { step: StepId, node: String },
+    #[error("{step}: {node} runs again, but may run only once")]
+    RunsAgain { step: StepId, node: String },
+    #[error("{step}: {node} reads {storage} ({name}), which is not live")]
+    ReadsDead {
+        step: StepId,
+        node: String,
+        storage: StorageId,
+        name: String,
+    },
+    #[error("{step}: {node} reads {storage} ({name}) after {updater} has overwritten it")]
+    ReadsUpdated {
+        step: StepId,
+        node: String,
+        storage: StorageId,
+        name: String,
+        updater: String,
+    },
+    #[error("{step}: frees {storage} ({name}), which is not live")]
+    FreesDead {
+        step: StepId,
+        storage: StorageId,
+        name: String,
+    },
+    #[error("{step}: frees {storage} ({name}), which is persistent")]
+    FreesPersistent {
+        step: StepId,
+        storage: StorageId,
+        name: String,
+    },
+    #[error("output {storage} ({name}) is not live at the end")]
+    OutputDead { storage: StorageId, name: String },
+    #[error("output {storage} ({name}) does not hold what {updater} left in it")]
+    OutputStale {
+        storage: StorageId,
+        name: String,
+        updater: String,
+    },
+    #[error("{node} must run and never does")]
+    TargetNeverRan { node: String },
+    #[error("{node} updates storages in place and never runs")]
+    UpdateNeverRan { node: String },
+    #[error("{step}: {bytes} bytes are live, {over} over the budget of {budget}",
+        bytes = bytes.get(), over = bytes.get() - budget.get(), budget = budget.get())]
+    OverBudget {
+        step: StepId,
+        bytes: Bytes,
+        budget: Bytes,
+    },
+    #[error("{bytes} bytes are live before the first step, over the budget of {budget}",
+        bytes = bytes.get(), budget = budget.get())]
+    StartOverBudget { bytes: Bytes, budget: Bytes },
+    #[error("the plan says that its peak is {said} bytes, the replay finds {found}",
+        said = said.get(), found = found.get())]
+    PeakMisstated { said: Bytes, found: Bytes },
+    #[error("the plan says that it takes {said}, the replay finds {found}")]
+    TimeMisstated { said: Micros, found: Micros },
+}
+
+/// Everything that is wrong with a plan; never empty.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Violations(pub Vec<Violation>);
+
+impl std::fmt::Display for Violations {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (i, violation) in self.0.iter().enumerate() {
+            let end = if i + 1 < self.0.len() { "\n" } else { "" };
+            write!(f, "{violation}{end}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Violations {}
