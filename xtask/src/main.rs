@@ -1,2 +1,60 @@
-//! The project's own tasks.
-fn main() {}
+//! The project's own tasks, run as `cargo xtask TASK`.
+//!
+//! Each task is one file. A task gets the words after its name, and either succeeds or says what to do.
+
+mod boundaries;
+mod commands;
+mod documents;
+mod markdown;
+mod python;
+mod repo;
+mod rust_source;
+mod test;
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+
+use crate::repo::Repo;
+
+/// A task that `cargo xtask` knows.
+struct Task {
+    name: &'static str,
+    summary: &'static str,
+    run: fn(&Repo, &[String]) -> Result<()>,
+}
+
+const TASKS: [Task; 1] = [Task {
+    name: "test",
+    summary: "everything that must pass: [STAGE…]",
+    run: test::run,
+}];
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match dispatch(&words) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(words: &[String]) -> Result<()> {
+    let Some((name, rest)) = words.split_first() else {
+        bail!("which task?\n{}", usage());
+    };
+    match TASKS.iter().find(|task| task.name == name) {
+        Some(task) => (task.run)(&Repo::here(), rest),
+        None => bail!("there is no task `{name}`\n{}", usage()),
+    }
+}
+
+fn usage() -> String {
+    let mut text = String::from("usage: cargo xtask TASK\n");
+    for task in &TASKS {
+        text += &format!("  {:<8}{}\n", task.name, task.summary);
+    }
+    text
+}

@@ -1,0 +1,189 @@
+//! The walls between the crates, as ARCHITECTURE.md draws them: who may depend on whom, and which crate alone
+//! may hold `unsafe`, threads and clocks.
+//!
+//! Dependencies come from `cargo tree` (normal and build edges: a test may use more). Words come from the
+//! sources under `src`, without comments and literals.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use anyhow::{Result, bail};
+
+use crate::repo::{Repo, output};
+use crate::rust_source::{code_only, is_word};
+
+/// A crate, and the crates of the workspace that it may reach, directly or not.
+struct Reach {
+    package: &'static str,
+    allowed: &'static [&'static str],
+}
+
+const REACHES: [Reach; 8] = [
+    Reach {
+        package: "remat-graph",
+        allowed: &[],
+    },
+    Reach {
+        package: "remat-program",
+        allowed: &["remat-graph"],
+    },
+    Reach {
+        package: "remat-models",
+        allowed: &["remat-graph", "remat-program"],
+    },
+    Reach {
+        package: "remat-engine",
+        allowed: &["remat-graph", "remat-program"],
+    },
+    Reach {
+        package: "remat-plan",
+        allowed: &["remat-graph", "remat-verify"],
+    },
+    Reach {
+        package: "remat-rewrite",
+        allowed: &["remat-graph"],
+    },
+    Reach {
+        package: "remat-verify",
+        allowed: &["remat-graph"],
+    },
+    Reach {
+        package: "remat-report",
+        allowed: &["remat-graph"],
+    },
+];
+
+/// A word of the language or the library that only some crates may use.
+struct Reserved {
+    word: &'static str,
+    rooms: &'static [&'static str],
+}
+
+const CLOCK: &[&str] = &["crates/profile", "crates/cli", "xtask"];
+const ENGINE: &[&str] = &["crates/engine"];
+const RESERVED: [Reserved; 6] = [
+    Reserved {
+        word: "unsafe",
+        rooms: ENGINE,
+    },
+    Reserved {
+        word: "thread::spawn",
+        rooms: ENGINE,
+    },
+    Reserved {
+        word: "thread::scope",
+        rooms: ENGINE,
+    },
+    Reserved {
+        word: "thread::Builder",
+        rooms: ENGINE,
+    },
+    Reserved {
+        word: "Instant",
+        rooms: CLOCK,
+    },
+    Reserved {
+        word: "SystemTime",
+        rooms: CLOCK,
+    },
+];
+
+/// Fails with every wall that is broken.
+pub(crate) fn check(repo: &Repo) -> Result<()> {
+    let mut broken = Vec::new();
+    for reach in &REACHES {
+        let reached = workspace_dependencies(repo, reach.package)?;
+        for package in reached
+            .iter()
+            .filter(|name| !reach.allowed.contains(&name.as_str()))
+        {
+            broken.push(format!("{} must not depend on {package}", reach.package));
+        }
+    }
+    for folder in ["crates", "xtask"] {
+        for file in repo.files(folder, "rs")? {
+            if file.components().any(|part| part.as_os_str() == "src") {
+                broken.extend(misused_words(&file, &repo.read(&file)?));
+            }
+        }
+    }
+    if broken.is_empty() {
+        Ok(())
+    } else {
+        bail!("{}", broken.join("\n"))
+    }
+}
+
+/// The packages of the workspace that `package` reaches, without itself.
+fn workspace_dependencies(repo: &Repo, package: &str) -> Result<BTreeSet<String>> {
+    let mut command = repo.cargo("tree --locked --edges normal,build --prefix none --format {p}");
+    let tree = output(command.args(["--package", package]))?;
+    let names = tree.lines().filter_map(|line| line.split(' ').next());
+    let ours = names.filter(|name| name.starts_with("remat") && *name != package);
+    Ok(ours.map(String::from).collect())
+}
+
+/// The reserved words that `file` uses although it is in none of their rooms.
+fn misused_words(file: &Path, source: &str) -> Vec<String> {
+    let code = code_only(source);
+    let outside = RESERVED
+        .iter()
+        .filter(|r| !r.rooms.iter().any(|room| file.starts_with(room)));
+    let mut misused = Vec::new();
+    for reserved in outside {
+        for (number, line) in code.lines().enumerate() {
+            if has_word(line, reserved.word) {
+                misused.push(format!(
+                    "{}:{}: `{}` belongs to {} alone",
+                    file.display(),
+                    number + 1,
+                    reserved.word,
+                    reserved.rooms.join(", ")
+                ));
+            }
+        }
+    }
+    misused
+}
+
+/// Whether `word` stands in `line` with no letter, digit or underscore next to it.
+fn has_word(line: &str, word: &str) -> bool {
+    line.match_indices(word).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        let after = line[at + word.len()..].chars().next();
+        !before.is_some_and(is_word) && !after.is_some_and(is_word)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reserved_word_is_found_with_its_line() {
+        let source = "fn f() {}\nuse std::time::Instant;\n";
+        let found = misused_words(Path::new("crates/plan/src/lib.rs"), source);
+        assert_eq!(found.len(), 1);
+        assert!(
+            found[0].starts_with("crates/plan/src/lib.rs:2: `Instant`"),
+            "{}",
+            found[0]
+        );
+    }
+
+    #[test]
+    fn a_reserved_word_is_free_in_its_room() {
+        let source = "unsafe fn f() {}";
+        assert!(misused_words(Path::new("crates/engine/src/lib.rs"), source).is_empty());
+        assert_eq!(
+            misused_words(Path::new("crates/graph/src/lib.rs"), source).len(),
+            1
+        );
+    }
+
+    #[test]
+    fn comments_and_longer_words_are_free() {
+        let source = "// unsafe\n#![deny(unsafe_code)]\nstruct Instantaneous;\n";
+        assert!(misused_words(Path::new("crates/graph/src/lib.rs"), source).is_empty());
+    }
+}
