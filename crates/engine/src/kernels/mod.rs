@@ -3,3 +3,11 @@
 //! A kernel gets its dimensions, its operands, scratch of the size that its own `*_scratch`
 //! function states, and the threads. It allocates nothing, splits its work by shape alone and
 //! reduces in a fixed order, so that its result is the same bits at any thread count.
+
+mod conv;
+mod matmul;
+
+pub use conv::{conv, conv_dw, conv_dw_scratch, conv_dx, conv_dx_scratch, conv_scratch};
+pub use matmul::{
+    head_matmul, head_matmul_scratch, matmul, matmul_scratch, sum_rows, sum_rows_scratch,
+};
