@@ -18,11 +18,14 @@ mod draft;
 mod error;
 mod floor;
 mod frontier;
+pub mod mutwo;
 mod options;
 mod planned;
 mod rebuild;
 mod search;
 mod sqrt;
+#[cfg(test)]
+mod testing;
 
 pub use decision::{Action, Decision, Reason};
 pub use error::{Infeasible, PlanError};
@@ -89,6 +92,7 @@ fn draft(
 ) -> Result<Draft, PlanError> {
     match options.strategy {
         Strategy::Search => search::draft(graph, budget, options, watch),
+        Strategy::Mutwo => Ok(mutwo::draft(graph, budget)),
         Strategy::Sqrt => Ok(sqrt::draft(graph)),
     }
 }

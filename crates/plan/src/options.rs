@@ -19,18 +19,21 @@ pub enum Strategy {
     /// The best that Remat knows: recomputes as often as it pays and reorders where it pays.
     #[default]
     Search,
+    /// The greedy choice of μ-TWO: keeps the order, recomputes each activation once.
+    Mutwo,
     /// Chen's √n segments of the forward pass, for comparison.
     Sqrt,
 }
 
 impl Strategy {
     /// Every strategy, the default first.
-    pub const ALL: [Strategy; 2] = [Strategy::Search, Strategy::Sqrt];
+    pub const ALL: [Strategy; 3] = [Strategy::Search, Strategy::Mutwo, Strategy::Sqrt];
 
     /// The name on the command line and in plan files.
     pub fn name(self) -> &'static str {
         match self {
             Strategy::Search => "search",
+            Strategy::Mutwo => "mutwo",
             Strategy::Sqrt => "sqrt",
         }
     }

@@ -42,9 +42,9 @@ impl<'g> Rebuild<'g> {
         self.live[storage.index()] = false;
     }
 
-    /// Makes `storage` live. Returns the nodes that had to run, in order.
-    pub(crate) fn ensure(&mut self, storage: StorageId) -> Vec<NodeId> {
-        let first = self.order.len();
+    /// Makes `storage` live. Returns everything that was not live before and is now.
+    pub(crate) fn ensure(&mut self, storage: StorageId) -> Vec<StorageId> {
+        let mut made = Vec::new();
         // Depth first with an explicit stack: a node is looked at again once its reads are live.
         let mut open = match self.live[storage.index()] {
             true => Vec::new(),
@@ -61,9 +61,11 @@ impl<'g> Rebuild<'g> {
             open.extend(dead.map(|&r| self.graph.writer(r)));
             if open.len() == before {
                 open.pop();
+                let dead = node.writes.iter().filter(|w| !self.live[w.index()]);
+                made.extend(dead.copied());
                 self.run(id);
             }
         }
-        self.order[first..].to_vec()
+        made
     }
 }

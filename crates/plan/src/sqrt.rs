@@ -3,8 +3,8 @@
 //! In: a graph. Out: a draft, whatever the budget: the method has no budget.
 //!
 //! Method. The n forward nodes, in their own order, are cut into about √n segments of about √n nodes.
-//! What a later segment's forward pass reads is kept; everything else that a segment makes is dropped
-//! at the end of the forward pass. When the backward pass first reads something that was dropped, the
+//! What a later segment's forward pass reads is kept, and so is the last segment, whose backward pass
+//! comes next; everything else that a segment makes is dropped at the end of the forward pass. When the backward pass first reads something that was dropped, the
 //! whole segment it belongs to runs again, as far as the backward pass needs it.
 //!
 //! Invariants: the natural order is kept; a node runs at most twice. What cannot be made again
@@ -39,10 +39,12 @@ fn segments(graph: &Graph) -> Vec<Option<usize>> {
 /// What is kept from the forward pass to the backward pass; indexed by storage.
 fn kept_storages(graph: &Graph, segments: &[Option<usize>]) -> Vec<bool> {
     let mut kept = vec![false; graph.storages().len()];
+    let last = segments.iter().flatten().max().copied();
     for s in graph.storage_ids() {
         let home = segments[graph.writer(s).index()];
         let crosses = |r: &NodeId| segments[r.index()].is_some() && segments[r.index()] != home;
         kept[s.index()] = home.is_none()
+            || home == last
             || graph.storage(s).role.is_persistent()
             || graph.readers(s).iter().any(crosses);
     }
@@ -126,4 +128,29 @@ fn dropped_by_segment(
         }
     }
     dropped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::chain;
+    use remat_graph::Timeline;
+
+    #[test]
+    fn nine_nodes_make_three_segments_and_each_runs_again_from_its_boundary() {
+        let graph = chain(9);
+        let draft = draft(&graph);
+        let runs = draft.steps.iter().filter_map(|step| match step {
+            remat_graph::Step::Run(id) => Some(graph.node(*id).name.as_str()),
+            remat_graph::Step::Free(_) => None,
+        });
+        let runs: Vec<&str> = runs.collect();
+        // Segments f0–f2, f3–f5, f6–f8; f2 and f5 cross and are kept, so they do not run again.
+        let expected = "f0 f1 f2 f3 f4 f5 f6 f7 f8 b8 b7 b6 b5 f3 f4 b4 b3 b2 f0 f1 b1 b0";
+        assert_eq!(runs.join(" "), expected);
+        // Highest at b8: the input, f2, f5, f6, f7, f8 and the new gradient.
+        let timeline = Timeline::new(&graph, &draft.steps).expect("valid");
+        assert_eq!(timeline.peak.get(), 1 + 6 * 10);
+        assert_eq!(Timeline::natural(&graph).peak.get(), 1 + 10 * 10);
+    }
 }

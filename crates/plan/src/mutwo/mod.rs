@@ -1,0 +1,89 @@
+//! μ-TWO (MLSys 2023): greedy choice of activations to recompute (or swap), one at a time.
+//!
+//! In: activations with their sizes, uses and recomputation sub-graphs. Out: which to recompute.
+//!
+//! Method. All activations start as kept. Then, until the peak is under the budget:
+//! 1. the swap candidate is the one with the longest `inactive_time`, the recompute candidate the one
+//!    with the highest `recompute_ratio = memory_size / total_recomp_time` ([`table`]);
+//! 2. the one that costs less time is taken; without swapping, always the recompute candidate;
+//! 3. existing recomputations and remaining candidates are brought up to date ([`table`]), or the
+//!    transfer channel is ([`swap`]);
+//! 4. memory is simulated again.
+//!
+//! Two simulations serve step 4. With a graph, the schedule is really built and replayed
+//! ([`emit`]), so that the algorithm stops on the true peak. Without edges (profiler files alone),
+//! live intervals are added up ([`activation_level`]).
+//!
+//! Invariants: the natural order is kept; ties go to the lower id; each round takes one activation,
+//! so there are at most as many rounds as activations.
+//!
+//! Limits: swapping is a cost model. A schedule of runs and frees cannot express it, so it exists at
+//! the level of activations only.
+
+mod activation_level;
+mod emit;
+mod swap;
+mod table;
+
+pub use activation_level::{
+    ActivationLevel, ActivationPlan, ActivationPlanError, Choice, ProfiledActivation,
+    plan_activations,
+};
+
+use remat_graph::{Bytes, Graph, NodeId, Timeline, with_frees};
+
+use crate::activation::{Activation, activations};
+use crate::draft::Draft;
+use table::{Entry, Table};
+
+/// A schedule under `budget` if the algorithm reaches it, otherwise the lowest that it met.
+pub(crate) fn draft(graph: &Graph, budget: Bytes) -> Draft {
+    let activations = activations(graph);
+    let entries = activations.iter().map(|a| entry(a, &activations));
+    let mut table = Table::new(entries.collect());
+    let mut dropped = vec![false; activations.len()];
+    let mut lowest = graph.natural_order();
+    let mut lowest_peak = peak(graph, &lowest);
+    let mut rounds = 0;
+    while lowest_peak > budget
+        && let Some(candidate) = table.recompute_candidate()
+    {
+        rounds += 1;
+        dropped[candidate] = true;
+        let Some(order) = emit::order(graph, &activations, &dropped) else {
+            // Its sub-graph reads what will have been overwritten by then.
+            dropped[candidate] = false;
+            table.keep(candidate);
+            continue;
+        };
+        table.recompute(candidate);
+        let peak = peak(graph, &order);
+        if peak < lowest_peak {
+            (lowest, lowest_peak) = (order, peak);
+        }
+    }
+    Draft {
+        work: rounds,
+        ..Draft::of_order(graph, &lowest)
+    }
+}
+
+fn peak(graph: &Graph, order: &[NodeId]) -> Bytes {
+    Timeline::new(graph, &with_frees(graph, order))
+        .expect("every read has a write before it")
+        .peak
+}
+
+/// An activation as the table sees it: sources are positions in `all`.
+fn entry(activation: &Activation, all: &[Activation]) -> Entry {
+    let position = |s| all.binary_search_by_key(&s, |a: &Activation| a.storage);
+    let sources = activation.sources.iter().filter_map(|&s| position(s).ok());
+    Entry {
+        bytes: activation.bytes,
+        first_backward: activation.first_backward,
+        last_backward: activation.last_backward,
+        sources: sources.collect(),
+        recompute_time: activation.recompute_time,
+        rebuildable: activation.rebuildable,
+    }
+}

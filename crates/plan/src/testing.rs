@@ -1,0 +1,55 @@
+//! Small graphs for the tests of this crate.
+
+use remat_graph::{
+    Bytes, Effect, Graph, GraphParts, Micros, Node, NodeId, Phase, Role, Storage, StorageId,
+};
+
+/// A node that takes 1 µs.
+pub(crate) fn node(name: &str, phase: Phase, reads: &[u32], writes: &[u32]) -> Node {
+    let ids = |list: &[u32]| list.iter().copied().map(StorageId).collect();
+    Node {
+        name: name.into(),
+        op: String::new(),
+        phase,
+        time: Micros(1.0),
+        flops: None,
+        reads: ids(reads),
+        writes: ids(writes),
+        updates: Vec::new(),
+        workspace: Bytes::ZERO,
+        effect: Effect::Pure,
+    }
+}
+
+/// A chain of `n` forward nodes `f0…`, and backward nodes `b(n-1)…b0` in which `b_i` reads what `f_i`
+/// made and the gradient before it. Every activation and gradient has 10 bytes, the input 1.
+pub(crate) fn chain(n: u32) -> Graph {
+    let storage = |bytes, role| Storage {
+        bytes: Bytes(bytes),
+        role,
+    };
+    let mut storages = vec![storage(1, Role::Input)];
+    storages.extend(vec![storage(10, Role::Activation); n as usize]);
+    storages.extend(vec![storage(10, Role::Gradient); n as usize]);
+    let mut nodes = vec![node("x", Phase::Input, &[], &[0])];
+    for i in 0..n {
+        nodes.push(node(&format!("f{i}"), Phase::Forward, &[i], &[i + 1]));
+    }
+    for (k, i) in (0..n).rev().enumerate() {
+        let gradient = n + 1 + k as u32;
+        let reads = match k {
+            0 => vec![i + 1],
+            _ => vec![i + 1, gradient - 1],
+        };
+        nodes.push(node(&format!("b{i}"), Phase::Backward, &reads, &[gradient]));
+    }
+    Graph::new(GraphParts {
+        name: format!("chain{n}"),
+        origin: "by hand".into(),
+        storages,
+        outputs: vec![StorageId(2 * n)],
+        targets: vec![NodeId(2 * n)],
+        nodes,
+    })
+    .expect("a chain is a graph")
+}
