@@ -1,1 +1,18 @@
 //! Models written with the builder of Remat.
+//!
+//! In: a model's name and [`ModelOptions`]. Out: a [`Model`]: one training step as a program, with
+//! the inputs that it expects. Architectures and the names of parameters are those of torchvision,
+//! PyTorch and Hugging Face, so that weights can be exchanged.
+//!
+//! One file per family; each uses the builder's public API only.
+
+mod error;
+mod layer;
+mod mlp;
+mod model;
+mod registry;
+mod resnet;
+
+pub use error::ModelError;
+pub use model::{Input, InputKind, Model, ModelOptions};
+pub use registry::{build, names};

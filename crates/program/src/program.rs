@@ -7,6 +7,7 @@ use remat_graph::{
     Bytes, Effect, Graph, GraphParts, Micros, NodeId, Phase, Role, Storage, StorageId,
 };
 
+use crate::Init;
 use crate::op::Op;
 
 /// Tensors start at multiples of this many bytes, and occupy multiples of it.
@@ -77,27 +78,6 @@ pub struct Node {
     pub reads: Vec<StorageId>,
     /// In the order that the op documents.
     pub writes: Vec<StorageId>,
-}
-
-/// What a source holds before the first step.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Init {
-    /// All zero. Data and labels start like this, until somebody writes them.
-    Zeros,
-    /// All one.
-    Ones,
-    /// Uniform in `[-bound, bound)`.
-    Uniform {
-        /// The bound.
-        bound: f32,
-    },
-    /// Normal with mean zero.
-    Normal {
-        /// The standard deviation.
-        std: f32,
-    },
-    /// These integers.
-    Ids(Vec<i64>),
 }
 
 /// A training step as ops on tensors.

@@ -1,0 +1,135 @@
+//! A model as a training step: what to ask for, and what comes out.
+
+use remat_graph::StorageId;
+use remat_program::{Builder, Optimizer, Program, ProgramError, Var};
+
+/// The sizes of a step, and how it trains.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelOptions {
+    /// Samples in a batch.
+    pub batch: usize,
+    /// Height and width of the images, for models that see images.
+    pub image_size: usize,
+    /// Tokens in a sequence, for models that read text.
+    pub sequence: usize,
+    /// How parameters are updated. Without one, the step ends with the gradients as outputs.
+    pub optimizer: Option<Optimizer>,
+    /// The probability of every dropout, where it shall not be the model's own.
+    pub dropout: Option<f32>,
+}
+
+impl Default for ModelOptions {
+    fn default() -> Self {
+        ModelOptions {
+            batch: 8,
+            image_size: 224,
+            sequence: 128,
+            optimizer: None,
+            dropout: None,
+        }
+    }
+}
+
+/// What an input holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InputKind {
+    /// Numbers of mean zero and deviation one: images `[n, h, w, c]`, or features.
+    Features,
+    /// The class of each sample.
+    Classes {
+        /// How many classes there are.
+        classes: usize,
+    },
+    /// Token ids.
+    Tokens {
+        /// How many tokens there are.
+        vocab: usize,
+    },
+    /// For each token the token that stands there, or the ignored label where nothing was masked.
+    MaskedTokens {
+        /// How many tokens there are.
+        vocab: usize,
+    },
+    /// For each token the one that follows it; the ignored label after the last.
+    NextTokens {
+        /// How many tokens there are.
+        vocab: usize,
+    },
+}
+
+/// A tensor that must be written before each step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Input {
+    /// The tensor.
+    pub tensor: StorageId,
+    /// What it holds.
+    pub kind: InputKind,
+}
+
+/// One training step of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Model {
+    /// The step. Its outputs are the loss, then (without an optimizer) the gradients.
+    pub program: Program,
+    /// What must be written before each step.
+    pub inputs: Vec<Input>,
+    /// The loss, a single number.
+    pub loss: StorageId,
+    /// Each trained parameter with its gradient, by parameter.
+    pub gradients: Vec<(StorageId, StorageId)>,
+    /// Second names of parameters that are used twice, as weight files may carry them.
+    pub tied: Vec<(String, StorageId)>,
+}
+
+impl Model {
+    /// How many numbers training changes.
+    pub fn parameter_count(&self) -> usize {
+        let lens = self
+            .gradients
+            .iter()
+            .map(|&(p, _)| self.program.tensor(p).len());
+        lens.sum()
+    }
+}
+
+/// The forward pass of a model: what its file gives to [`Forward::train`].
+pub(crate) struct Forward {
+    pub(crate) inputs: Vec<(Var, InputKind)>,
+    pub(crate) loss: Var,
+    pub(crate) tied: Vec<(String, Var)>,
+}
+
+impl Forward {
+    /// The whole step: forward, backward, and updates if there is an optimizer.
+    pub(crate) fn train(
+        self,
+        mut builder: Builder,
+        optimizer: Option<Optimizer>,
+    ) -> Result<Model, ProgramError> {
+        let gradients = builder.backward(&self.loss)?;
+        if let Some(optimizer) = optimizer {
+            builder.optimize(&gradients, optimizer)?;
+        }
+        let mut program = builder.finish(&[&self.loss])?;
+        if optimizer.is_none() {
+            program
+                .outputs
+                .extend(gradients.pairs().iter().map(|&(_, g)| g));
+        }
+        let inputs = self.inputs.iter().map(|(var, kind)| Input {
+            tensor: var.tensor(),
+            kind: *kind,
+        });
+        let tied = self
+            .tied
+            .into_iter()
+            .map(|(name, var)| (name, var.tensor()));
+        Ok(Model {
+            program,
+            inputs: inputs.collect(),
+            loss: self.loss.tensor(),
+            gradients: gradients.pairs().to_vec(),
+            tied: tied.collect(),
+        })
+    }
+}

@@ -1,0 +1,93 @@
+//! Models by name.
+
+use remat_program::{Builder, ProgramError};
+
+use crate::model::Forward;
+use crate::{Model, ModelError, ModelOptions, mlp, resnet};
+
+/// What a model is made of.
+#[derive(Clone, Copy)]
+enum Family {
+    Mlp,
+    Resnet(resnet::Depth),
+}
+
+const MODELS: [(&str, Family); 6] = [
+    ("mlp", Family::Mlp),
+    ("resnet18", Family::Resnet(resnet::RESNET18)),
+    ("resnet34", Family::Resnet(resnet::RESNET34)),
+    ("resnet50", Family::Resnet(resnet::RESNET50)),
+    ("resnet101", Family::Resnet(resnet::RESNET101)),
+    ("resnet152", Family::Resnet(resnet::RESNET152)),
+];
+
+/// The names of all models.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    MODELS.iter().map(|(name, _)| *name)
+}
+
+/// One training step of a model.
+///
+/// # Errors
+/// If there is no such model, or its sizes do not fit together.
+pub fn build(name: &str, options: &ModelOptions) -> Result<Model, ModelError> {
+    let Some((_, family)) = MODELS.iter().find(|(known, _)| *known == name) else {
+        return Err(unknown(name));
+    };
+    let mut builder = Builder::new(program_name(name, *family, options));
+    let model = family
+        .forward(&mut builder, options)
+        .and_then(|forward| forward.train(builder, options.optimizer));
+    model.map_err(|source| ModelError::Program {
+        model: name.into(),
+        source,
+    })
+}
+
+impl Family {
+    fn forward(self, b: &mut Builder, options: &ModelOptions) -> Result<Forward, ProgramError> {
+        match self {
+            Family::Mlp => mlp::forward(b, options),
+            Family::Resnet(depth) => resnet::forward(b, depth, options),
+        }
+    }
+}
+
+/// The name with the sizes that matter: `resnet152-b4`, `bert-base-b8-s128`.
+fn program_name(name: &str, family: Family, options: &ModelOptions) -> String {
+    let ModelOptions {
+        batch, image_size, ..
+    } = options;
+    match family {
+        Family::Mlp => format!("{name}-b{batch}"),
+        Family::Resnet(_) if *image_size == 224 => format!("{name}-b{batch}"),
+        Family::Resnet(_) => format!("{name}-b{batch}-i{image_size}"),
+    }
+}
+
+fn unknown(name: &str) -> ModelError {
+    let suggestion = names()
+        .min_by_key(|known| distance(name, known))
+        .expect("there are models");
+    ModelError::UnknownModel {
+        name: name.into(),
+        suggestion,
+        known: names().collect::<Vec<_>>().join(", "),
+    }
+}
+
+/// The number of characters to insert, delete or replace between two names (Levenshtein).
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, to) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(from != *to);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}

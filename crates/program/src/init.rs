@@ -1,0 +1,147 @@
+//! What a tensor holds before the first step, as a pure function of the seed.
+//!
+//! Element `i` of tensor `t` depends on (seed, t, i) alone: the same values come out on any number
+//! of threads, and one tensor's values do not depend on which others are filled.
+
+/// What a source holds before the first step.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Init {
+    /// All zero. Data and labels start like this, until somebody writes them.
+    Zeros,
+    /// All one.
+    Ones,
+    /// Uniform in `[-bound, bound)`.
+    Uniform {
+        /// The bound.
+        bound: f32,
+    },
+    /// Normal with mean zero.
+    Normal {
+        /// The standard deviation.
+        std: f32,
+    },
+    /// These integers.
+    Ids(Vec<i64>),
+}
+
+impl Init {
+    /// Fills tensor number `tensor` of a program with what it holds at the start.
+    pub fn fill_f32(&self, seed: u64, tensor: usize, out: &mut [f32]) {
+        let key = mix(mix(seed).wrapping_add(tensor as u64));
+        match self {
+            Init::Zeros => out.fill(0.0),
+            Init::Ones => out.fill(1.0),
+            Init::Uniform { bound } => {
+                for (i, value) in out.iter_mut().enumerate() {
+                    *value = ((2.0 * unit(key, i) - 1.0) * f64::from(*bound)) as f32;
+                }
+            }
+            Init::Normal { std } => {
+                for (i, value) in out.iter_mut().enumerate() {
+                    *value = (normal(key, i) * f64::from(*std)) as f32;
+                }
+            }
+            Init::Ids(ids) => {
+                for (value, id) in out.iter_mut().zip(ids) {
+                    *value = *id as f32;
+                }
+            }
+        }
+    }
+
+    /// Fills an integer tensor; what is random has no integer values, and gives zeros.
+    pub fn fill_i64(&self, out: &mut [i64]) {
+        match self {
+            Init::Ids(ids) => {
+                for (value, id) in out.iter_mut().zip(ids) {
+                    *value = *id;
+                }
+            }
+            Init::Ones => out.fill(1),
+            Init::Zeros | Init::Uniform { .. } | Init::Normal { .. } => out.fill(0),
+        }
+    }
+}
+
+/// The output function of SplitMix64: a bijection whose results look random.
+fn mix(state: u64) -> u64 {
+    let mut z = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// Uniform in `[0, 1)`, from 53 bits.
+fn unit(key: u64, index: usize) -> f64 {
+    (mix(key ^ mix(index as u64)) >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
+}
+
+/// Standard normal, by Box and Muller; both of a pair of elements use the same two draws.
+fn normal(key: u64, index: usize) -> f64 {
+    let pair = index & !1;
+    let radius = (-2.0 * (1.0 - unit(key, pair)).ln()).sqrt();
+    let angle = std::f64::consts::TAU * unit(key, pair + 1);
+    radius
+        * if index == pair {
+            angle.cos()
+        } else {
+            angle.sin()
+        }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(init: &Init, seed: u64, tensor: usize) -> Vec<f32> {
+        let mut out = vec![0.0; 100_000];
+        init.fill_f32(seed, tensor, &mut out);
+        out
+    }
+
+    fn mean_and_deviation(values: &[f32]) -> (f64, f64) {
+        let n = values.len() as f64;
+        let mean = values.iter().map(|&v| f64::from(v)).sum::<f64>() / n;
+        let square = |v: &f32| (f64::from(*v) - mean).powi(2);
+        (mean, (values.iter().map(square).sum::<f64>() / n).sqrt())
+    }
+
+    #[test]
+    fn normal_has_its_moments() {
+        let (mean, deviation) = mean_and_deviation(&sample(&Init::Normal { std: 0.02 }, 1, 2));
+        // Four standard errors of 100,000 draws.
+        assert!(mean.abs() < 0.02 * 4.0 / 316.0, "{mean}");
+        assert!((deviation / 0.02 - 1.0).abs() < 4.0 / 447.0, "{deviation}");
+    }
+
+    #[test]
+    fn uniform_stays_in_its_bounds_and_fills_them() {
+        let values = sample(&Init::Uniform { bound: 0.5 }, 7, 0);
+        assert!(values.iter().all(|v| (-0.5..=0.5).contains(v)));
+        let (mean, deviation) = mean_and_deviation(&values);
+        assert!(mean.abs() < 0.01, "{mean}");
+        assert!(
+            (deviation - 1.0 / 12f64.sqrt()).abs() < 0.005,
+            "{deviation}"
+        );
+    }
+
+    #[test]
+    fn values_depend_on_seed_and_tensor_and_on_nothing_else() {
+        let init = Init::Normal { std: 1.0 };
+        let values = sample(&init, 3, 4);
+        assert_eq!(values, sample(&init, 3, 4));
+        assert_ne!(values, sample(&init, 3, 5));
+        assert_ne!(values, sample(&init, 4, 4));
+        let mut shorter = vec![0.0; 10];
+        init.fill_f32(3, 4, &mut shorter);
+        assert_eq!(values[..10], shorter[..]);
+    }
+
+    #[test]
+    fn ids_are_taken_as_they_are() {
+        let mut out = [0; 3];
+        Init::Ids(vec![5, -100, 7]).fill_i64(&mut out);
+        assert_eq!(out, [5, -100, 7]);
+    }
+}

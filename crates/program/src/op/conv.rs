@@ -1,0 +1,119 @@
+//! Convolution.
+
+use super::{Op, Window};
+use crate::autodiff::Rule;
+use crate::{Builder, ProgramError, Var};
+
+/// `conv`: `x, w [, bias] → y`; `conv_dx`: `dy, w → dx`; `conv_dw`: `x, dy → dw`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Conv {
+    /// The image and the window.
+    pub window: Window,
+    /// Channels of `x`.
+    pub in_channels: usize,
+    /// Channels of `y`.
+    pub out_channels: usize,
+    /// Groups; both channel counts are multiples of it.
+    pub groups: usize,
+    /// Whether a bias is read (forward only).
+    pub bias: bool,
+}
+
+/// How a convolution moves over the image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConvOptions {
+    /// Vertical and horizontal stride.
+    pub stride: [usize; 2],
+    /// Vertical and horizontal zero padding, on both sides.
+    pub padding: [usize; 2],
+    /// Groups; both channel counts are multiples of it.
+    pub groups: usize,
+}
+
+impl Default for ConvOptions {
+    fn default() -> Self {
+        ConvOptions {
+            stride: [1, 1],
+            padding: [0, 0],
+            groups: 1,
+        }
+    }
+}
+
+impl Builder {
+    /// The convolution of `x: [n, h, w, ci]` with `weight: [kh, kw, ci / groups, co]`.
+    ///
+    /// # Errors
+    /// If the shapes or the options do not agree, or the window does not fit into the image.
+    pub fn conv(
+        &mut self,
+        name: &str,
+        x: &Var,
+        weight: &Var,
+        bias: Option<&Var>,
+        options: ConvOptions,
+    ) -> Result<Var, ProgramError> {
+        let name = self.scoped(name);
+        let [batch, height, width, in_channels] =
+            self.expect_axes(&name, "x", x, ["n", "h", "w", "channels"])?;
+        let axes = ["kh", "kw", "in channels / groups", "out channels"];
+        let [kh, kw, group_channels, out_channels] =
+            self.expect_axes(&name, "weight", weight, axes)?;
+        let groups = options.groups;
+        if groups == 0 || in_channels % groups != 0 || out_channels % groups != 0 {
+            return Err(ProgramError::Argument {
+                node: name,
+                what: "groups",
+                expected: format!("a divisor of {in_channels} and {out_channels} channels"),
+                found: groups.to_string(),
+            });
+        }
+        if group_channels != in_channels / groups {
+            let expected = [kh, kw, in_channels / groups, out_channels];
+            self.expect_shape(&name, "weight", weight, &expected)?;
+        }
+        let window = Window {
+            batch,
+            height,
+            width,
+            kernel: [kh, kw],
+            stride: options.stride,
+            padding: options.padding,
+        };
+        window.check(&name)?;
+        let mut reads = vec![x, weight];
+        if let Some(bias) = bias {
+            self.expect_shape(&name, "bias", bias, &[out_channels])?;
+            reads.push(bias);
+        }
+        let op = Op::Conv(Conv {
+            window,
+            in_channels,
+            out_channels,
+            groups,
+            bias: bias.is_some(),
+        });
+        self.forward_one(name, op, &reads, window.out_shape(out_channels))
+    }
+}
+
+impl Conv {
+    pub(crate) fn gradient(self, rule: &mut Rule<'_>) -> Result<(), ProgramError> {
+        let (x, weight, dy) = (rule.read(0), rule.read(1), rule.dy());
+        let dims = Conv {
+            bias: false,
+            ..self
+        };
+        if rule.wants(1) {
+            rule.emit_for(1, "dw", Op::ConvDw(dims), vec![x, dy])?;
+        }
+        if self.bias && rule.wants(2) {
+            let (rows, cols) = (self.window.out_pixels(), self.out_channels);
+            rule.emit_for(2, "db", Op::SumRows { rows, cols }, vec![dy])?;
+        }
+        if rule.wants(0) {
+            rule.emit_for(0, "dx", Op::ConvDx(dims), vec![dy, weight])?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,126 @@
+//! Moving elements: permuting axes, splitting and joining columns.
+
+use super::Op;
+use crate::autodiff::Rule;
+use crate::{Builder, DType, ProgramError, Var};
+
+/// `permute`: `x → y`: `y`'s axis `i` is `x`'s axis `order[i]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Permute {
+    /// The shape of `x`.
+    pub shape: [usize; 4],
+    /// Which axis of `x` comes where.
+    pub order: [usize; 4],
+}
+
+/// `split`: `x: [rows, parts · cols] → parts × [rows, cols]`; `concat` is its inverse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Split {
+    /// Rows.
+    pub rows: usize,
+    /// Number of parts.
+    pub parts: usize,
+    /// Columns of each part.
+    pub cols: usize,
+}
+
+impl Builder {
+    /// `x` with its four axes in another order.
+    ///
+    /// # Errors
+    /// If `x` has not four axes, or `order` does not name each once.
+    pub fn permute(&mut self, name: &str, x: &Var, order: [usize; 4]) -> Result<Var, ProgramError> {
+        let name = self.scoped(name);
+        let shape = self.expect_axes(&name, "x", x, ["a", "b", "c", "d"])?;
+        if (0..4).any(|axis| !order.contains(&axis)) {
+            return Err(ProgramError::Argument {
+                node: name,
+                what: "order",
+                expected: "each of 0, 1, 2, 3 once".into(),
+                found: format!("{order:?}"),
+            });
+        }
+        let op = Op::Permute(Permute { shape, order });
+        let to = order.map(|axis| shape[axis]).to_vec();
+        self.forward_one(name, op, &[x], to)
+    }
+
+    /// The columns of `x` in `parts` equal pieces, side by side.
+    ///
+    /// # Errors
+    /// If the last axis is not a multiple of `parts`.
+    pub fn split(&mut self, name: &str, x: &Var, parts: usize) -> Result<Vec<Var>, ProgramError> {
+        let name = self.scoped(name);
+        self.expect_type(&name, "x", x, DType::F32)?;
+        if parts == 0 || !x.cols().is_multiple_of(parts) {
+            return Err(ProgramError::Argument {
+                node: name,
+                what: "number of parts",
+                expected: format!("a divisor of the {} columns", x.cols()),
+                found: parts.to_string(),
+            });
+        }
+        let (rows, cols) = (x.rows(), x.cols() / parts);
+        let op = Op::Split(Split { rows, parts, cols });
+        let part = (x.with_cols(cols), DType::F32);
+        self.forward(name, op, &[x], vec![part; parts])
+    }
+
+    /// The columns of tensors of one shape, side by side.
+    ///
+    /// # Errors
+    /// If there is none, or their shapes differ.
+    pub fn concat(&mut self, name: &str, xs: &[&Var]) -> Result<Var, ProgramError> {
+        let name = self.scoped(name);
+        let Some(first) = xs.first() else {
+            return Err(ProgramError::Argument {
+                node: name,
+                what: "number of parts",
+                expected: "at least 1".into(),
+                found: "0".into(),
+            });
+        };
+        for x in xs {
+            self.expect_shape(&name, "x", x, first.shape())?;
+        }
+        let (rows, parts, cols) = (first.rows(), xs.len(), first.cols());
+        let op = Op::Concat(Split { rows, parts, cols });
+        self.forward_one(name, op, xs, first.with_cols(parts * cols))
+    }
+}
+
+impl Permute {
+    pub(crate) fn gradient(self, rule: &mut Rule<'_>) -> Result<(), ProgramError> {
+        let mut order = [0; 4];
+        for (to, &from) in self.order.iter().enumerate() {
+            order[from] = to;
+        }
+        let shape = self.order.map(|axis| self.shape[axis]);
+        let dy = rule.dy();
+        rule.emit_for(0, "dx", Op::Permute(Permute { shape, order }), vec![dy])
+    }
+}
+
+impl Split {
+    /// A part that nothing reads has a gradient of zeros.
+    pub(crate) fn split_gradient(self, rule: &mut Rule<'_>) -> Result<(), ProgramError> {
+        let mut reads = Vec::with_capacity(self.parts);
+        for part in 0..self.parts {
+            reads.push(match rule.gradients(part).first() {
+                Some(&gradient) => gradient,
+                None => rule.zeros(rule.write(part))?,
+            });
+        }
+        rule.emit_for(0, "dx", Op::Concat(self), reads)
+    }
+
+    pub(crate) fn concat_gradient(self, rule: &mut Rule<'_>) -> Result<(), ProgramError> {
+        let like: Vec<_> = (0..self.parts).map(|k| rule.read(k)).collect();
+        let dy = rule.dy();
+        let written = rule.emit("dx", Op::Split(self), vec![dy], &like)?;
+        for (part, gradient) in written.into_iter().enumerate() {
+            rule.give(part, gradient)?;
+        }
+        Ok(())
+    }
+}
