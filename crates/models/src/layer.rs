@@ -7,25 +7,63 @@ use remat_program::{Builder, DType, Init, ProgramError, Var};
 const BATCH_NORM_EPS: f32 = 1e-5;
 const BATCH_NORM_MOMENTUM: f32 = 0.1;
 
-/// What PyTorch draws a linear layer's weight and bias from.
-pub(crate) fn uniform_by_inputs(inputs: usize) -> Init {
-    Init::Uniform {
-        bound: 1.0 / (inputs as f32).sqrt(),
-    }
-}
-
-/// `nn.Linear`.
+/// `nn.Linear`, with weight and bias drawn as PyTorch does.
 pub(crate) fn linear(
     b: &mut Builder,
     name: &str,
     x: &Var,
     out: usize,
 ) -> Result<Var, ProgramError> {
-    let inputs = x.shape().last().copied().unwrap_or(1);
-    let init = uniform_by_inputs(inputs);
-    let weight = b.parameter(&format!("{name}.weight"), &[out, inputs], init.clone())?;
-    let bias = b.parameter(&format!("{name}.bias"), &[out], init)?;
+    let bound = 1.0 / (columns(x) as f32).sqrt();
+    let init = Init::Uniform { bound };
+    linear_layer(b, name, x, out, [init.clone(), init])
+}
+
+/// `nn.Linear` with a weight drawn from `init` and a bias of zeros.
+pub(crate) fn linear_from(
+    b: &mut Builder,
+    name: &str,
+    x: &Var,
+    out: usize,
+    init: Init,
+) -> Result<Var, ProgramError> {
+    linear_layer(b, name, x, out, [init, Init::Zeros])
+}
+
+fn linear_layer(
+    b: &mut Builder,
+    name: &str,
+    x: &Var,
+    out: usize,
+    [weight, bias]: [Init; 2],
+) -> Result<Var, ProgramError> {
+    let weight = b.parameter(&format!("{name}.weight"), &[out, columns(x)], weight)?;
+    let bias = b.parameter(&format!("{name}.bias"), &[out], bias)?;
     b.linear(name, x, &weight, Some(&bias))
+}
+
+/// `nn.LayerNorm` over the last axis.
+pub(crate) fn layer_norm(
+    b: &mut Builder,
+    name: &str,
+    x: &Var,
+    eps: f32,
+) -> Result<Var, ProgramError> {
+    let gamma = b.parameter(&format!("{name}.weight"), &[columns(x)], Init::Ones)?;
+    let beta = b.parameter(&format!("{name}.bias"), &[columns(x)], Init::Zeros)?;
+    b.layer_norm(name, x, &gamma, &beta, eps)
+}
+
+/// The position of each of `tokens: [batch, sequence]` in its sequence.
+pub(crate) fn position_ids(b: &mut Builder, name: &str, tokens: &Var) -> Result<Var, ProgramError> {
+    let sequence = columns(tokens);
+    let ids = (0..tokens.len()).map(|i| (i % sequence) as i64);
+    b.constant_ids(name, tokens.shape(), ids.collect())
+}
+
+/// The extent of the last axis.
+fn columns(x: &Var) -> usize {
+    x.shape().last().copied().unwrap_or(1)
 }
 
 /// The window of a square convolution.
@@ -49,7 +87,7 @@ pub(crate) fn conv(
         stride,
         padding,
     } = window;
-    let channels = x.shape().last().copied().unwrap_or(1);
+    let channels = columns(x);
     let fan_out = out * kernel * kernel;
     let init = Init::Normal {
         std: (2.0 / fan_out as f32).sqrt(),
@@ -71,7 +109,7 @@ pub(crate) fn batch_norm(
     x: &Var,
     then: Then<'_>,
 ) -> Result<Var, ProgramError> {
-    let channels = [x.shape().last().copied().unwrap_or(1)];
+    let channels = [columns(x)];
     let named = |part: &str| format!("{name}.{part}");
     let state = BatchNormState {
         gamma: b.parameter(&named("weight"), &channels, Init::Ones)?,

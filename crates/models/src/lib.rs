@@ -6,13 +6,18 @@
 //!
 //! One file per family; each uses the builder's public API only.
 
+mod attention;
+mod bert;
 mod error;
+mod gpt2;
 mod layer;
 mod mlp;
 mod model;
 mod registry;
 mod resnet;
+mod transformer;
 
+pub use bert::BertConfig;
 pub use error::ModelError;
 pub use model::{Input, InputKind, Model, ModelOptions};
-pub use registry::{build, names};
+pub use registry::{build, build_bert, names};

@@ -3,22 +3,30 @@
 use remat_program::{Builder, ProgramError};
 
 use crate::model::Forward;
-use crate::{Model, ModelError, ModelOptions, mlp, resnet};
+use crate::{BertConfig, Model, ModelError, ModelOptions, bert, gpt2, mlp, resnet, transformer};
 
 /// What a model is made of.
 #[derive(Clone, Copy)]
 enum Family {
     Mlp,
     Resnet(resnet::Depth),
+    Transformer,
+    Bert(BertConfig),
+    Gpt2,
 }
 
-const MODELS: [(&str, Family); 6] = [
+const MODELS: [(&str, Family); 11] = [
     ("mlp", Family::Mlp),
     ("resnet18", Family::Resnet(resnet::RESNET18)),
     ("resnet34", Family::Resnet(resnet::RESNET34)),
     ("resnet50", Family::Resnet(resnet::RESNET50)),
     ("resnet101", Family::Resnet(resnet::RESNET101)),
     ("resnet152", Family::Resnet(resnet::RESNET152)),
+    ("transformer", Family::Transformer),
+    ("bert-tiny", Family::Bert(BertConfig::TINY)),
+    ("bert-base", Family::Bert(BertConfig::BASE)),
+    ("bert-large", Family::Bert(BertConfig::LARGE)),
+    ("gpt2", Family::Gpt2),
 ];
 
 /// The names of all models.
@@ -34,34 +42,76 @@ pub fn build(name: &str, options: &ModelOptions) -> Result<Model, ModelError> {
     let Some((_, family)) = MODELS.iter().find(|(known, _)| *known == name) else {
         return Err(unknown(name));
     };
-    let mut builder = Builder::new(program_name(name, *family, options));
-    let model = family
-        .forward(&mut builder, options)
-        .and_then(|forward| forward.train(builder, options.optimizer));
-    model.map_err(|source| ModelError::Program {
-        model: name.into(),
-        source,
-    })
+    family.build(name, options)
+}
+
+/// One training step of a BERT of any size, called `name`.
+///
+/// # Errors
+/// If its sizes do not fit together.
+pub fn build_bert(
+    name: &str,
+    config: BertConfig,
+    options: &ModelOptions,
+) -> Result<Model, ModelError> {
+    Family::Bert(config).build(name, options)
 }
 
 impl Family {
+    fn build(self, name: &str, options: &ModelOptions) -> Result<Model, ModelError> {
+        let sequence = options.sequence;
+        if let Some(positions) = self.positions().filter(|&positions| sequence > positions) {
+            return Err(ModelError::SequenceTooLong {
+                model: name.into(),
+                sequence,
+                positions,
+            });
+        }
+        let mut builder = Builder::new(self.program_name(name, options));
+        let model = self
+            .forward(&mut builder, options)
+            .and_then(|forward| forward.train(builder, options.optimizer));
+        model.map_err(|source| ModelError::Program {
+            model: name.into(),
+            source,
+        })
+    }
+
     fn forward(self, b: &mut Builder, options: &ModelOptions) -> Result<Forward, ProgramError> {
         match self {
             Family::Mlp => mlp::forward(b, options),
             Family::Resnet(depth) => resnet::forward(b, depth, options),
+            Family::Transformer => transformer::forward(b, options),
+            Family::Bert(config) => bert::forward(b, &config, options),
+            Family::Gpt2 => gpt2::forward(b, options),
         }
     }
-}
 
-/// The name with the sizes that matter: `resnet152-b4`, `bert-base-b8-s128`.
-fn program_name(name: &str, family: Family, options: &ModelOptions) -> String {
-    let ModelOptions {
-        batch, image_size, ..
-    } = options;
-    match family {
-        Family::Mlp => format!("{name}-b{batch}"),
-        Family::Resnet(_) if *image_size == 224 => format!("{name}-b{batch}"),
-        Family::Resnet(_) => format!("{name}-b{batch}-i{image_size}"),
+    /// The longest sequence, where the model has a fixed table of positions.
+    fn positions(self) -> Option<usize> {
+        match self {
+            Family::Bert(config) => Some(config.positions),
+            Family::Gpt2 => Some(gpt2::POSITIONS),
+            Family::Mlp | Family::Resnet(_) | Family::Transformer => None,
+        }
+    }
+
+    /// The name with the sizes that matter: `resnet152-b4`, `bert-base-b8-s128`.
+    fn program_name(self, name: &str, options: &ModelOptions) -> String {
+        let ModelOptions {
+            batch,
+            image_size,
+            sequence,
+            ..
+        } = options;
+        match self {
+            Family::Mlp => format!("{name}-b{batch}"),
+            Family::Resnet(_) if *image_size == 224 => format!("{name}-b{batch}"),
+            Family::Resnet(_) => format!("{name}-b{batch}-i{image_size}"),
+            Family::Transformer | Family::Bert(_) | Family::Gpt2 => {
+                format!("{name}-b{batch}-s{sequence}")
+            }
+        }
     }
 }
 

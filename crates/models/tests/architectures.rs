@@ -32,6 +32,9 @@ fn parameter_counts_are_those_of_the_originals() {
     check_count("resnet50", 25_557_032);
     check_count("resnet101", 44_549_160);
     check_count("resnet152", 60_192_808);
+    check_count("bert-base", 109_514_298);
+    check_count("bert-large", 335_174_458);
+    check_count("gpt2", 124_439_808);
 }
 
 /// Lowering checks the whole program: one writer each, written before read, updated last.

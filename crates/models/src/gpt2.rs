@@ -1,0 +1,108 @@
+//! GPT-2 (small), as Hugging Face's `GPT2LMHeadModel`: pre-norm, causal, the head tied to the token
+//! embeddings. Linear maps are `Conv1D`s, whose weights are stored `[in, out]`.
+//!
+//! The original shifts the labels by one before the loss; here the labels come shifted, each row
+//! ending with the ignored label, which is the same loss.
+
+use remat_program::op::{Gelu, Mask, Transpose};
+use remat_program::{Builder, DType, Init, ProgramError, Var};
+
+use crate::ModelOptions;
+use crate::attention::Attention;
+use crate::layer::{layer_norm, position_ids};
+use crate::model::{Forward, InputKind};
+
+const WIDTH: usize = 768;
+const LAYERS: usize = 12;
+const HEADS: usize = 12;
+const VOCAB: usize = 50_257;
+const DROPOUT: f32 = 0.1;
+const NORM_EPS: f32 = 1e-5;
+const INIT: Init = Init::Normal { std: 0.02 };
+
+/// The longest sequence.
+pub(crate) const POSITIONS: usize = 1024;
+
+pub(crate) fn forward(b: &mut Builder, options: &ModelOptions) -> Result<Forward, ProgramError> {
+    let dropout = options.dropout.unwrap_or(DROPOUT);
+    let shape = [options.batch, options.sequence];
+    let tokens = b.input("input_ids", &shape, DType::I64)?;
+    let labels = b.input("labels", &shape, DType::I64)?;
+    let words = b.parameter("transformer.wte.weight", &[VOCAB, WIDTH], INIT)?;
+    let mut x = b.scope("transformer", |b| embed(b, &tokens, &words, dropout))?;
+    for layer in 0..LAYERS {
+        x = b.scope(&format!("transformer.h.{layer}"), |b| block(b, &x, dropout))?;
+    }
+    let x = layer_norm(b, "transformer.ln_f", &x, NORM_EPS)?;
+    let logits = b.linear("lm_head", &x, &words, None)?;
+    let loss = b.cross_entropy("loss", &logits, &labels)?;
+    Ok(Forward {
+        inputs: vec![
+            (tokens, InputKind::Tokens { vocab: VOCAB }),
+            (labels, InputKind::NextTokens { vocab: VOCAB }),
+        ],
+        loss,
+        tied: vec![("lm_head.weight".into(), words)],
+    })
+}
+
+fn embed(b: &mut Builder, tokens: &Var, words: &Var, dropout: f32) -> Result<Var, ProgramError> {
+    let positions = b.parameter("wpe.weight", &[POSITIONS, WIDTH], INIT)?;
+    let ids = position_ids(b, "position_ids", tokens)?;
+    let word = b.embedding("wte", tokens, words)?;
+    let position = b.embedding("wpe", &ids, &positions)?;
+    let sum = b.add("add", &word, &position)?;
+    b.dropout("drop", &sum, dropout)
+}
+
+fn block(b: &mut Builder, x: &Var, dropout: f32) -> Result<Var, ProgramError> {
+    let normed = layer_norm(b, "ln_1", x, NORM_EPS)?;
+    let attended = b.scope("attn", |b| attention(b, &normed, dropout))?;
+    let x = b.add("add_1", x, &attended)?;
+    let normed = layer_norm(b, "ln_2", &x, NORM_EPS)?;
+    let mapped = b.scope("mlp", |b| {
+        let hidden = conv1d(b, "c_fc", &normed, 4 * WIDTH, INIT)?;
+        let hidden = b.gelu("act", &hidden, Gelu::Tanh)?;
+        let out = conv1d(b, "c_proj", &hidden, WIDTH, residual_init())?;
+        b.dropout("dropout", &out, dropout)
+    })?;
+    b.add("add_2", &x, &mapped)
+}
+
+fn attention(b: &mut Builder, x: &Var, dropout: f32) -> Result<Var, ProgramError> {
+    let projected = conv1d(b, "c_attn", x, 3 * WIDTH, INIT)?;
+    let parts = b.split("split", &projected, 3)?;
+    let attention = Attention {
+        heads: HEADS,
+        mask: Mask::Causal,
+        dropout,
+    };
+    let context = attention.attend(b, &parts[0], &parts[1], &parts[2])?;
+    let out = conv1d(b, "c_proj", &context, WIDTH, residual_init())?;
+    b.dropout("resid_dropout", &out, dropout)
+}
+
+/// Narrower where a map ends on the residual path, which each layer widens twice.
+fn residual_init() -> Init {
+    Init::Normal {
+        std: 0.02 / ((2 * LAYERS) as f32).sqrt(),
+    }
+}
+
+/// A linear map whose weight is stored `[in, out]`.
+fn conv1d(
+    b: &mut Builder,
+    name: &str,
+    x: &Var,
+    out: usize,
+    init: Init,
+) -> Result<Var, ProgramError> {
+    let &[batch, sequence, inputs] = x.shape() else {
+        unreachable!("hidden states are [batch, sequence, columns]")
+    };
+    let weight = b.parameter(&format!("{name}.weight"), &[inputs, out], init)?;
+    let bias = b.parameter(&format!("{name}.bias"), &[out], Init::Zeros)?;
+    let rows = b.reshape(x, &[batch * sequence, inputs])?;
+    let y = b.matmul(name, &rows, &weight, Some(&bias), Transpose::default())?;
+    b.reshape(&y, &[batch, sequence, out])
+}
