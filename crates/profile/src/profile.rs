@@ -1,0 +1,207 @@
+//! A profile: the numbers of one training step, node by node and activation by activation.
+//!
+//! Plain data, as it stands in the two CSV files. [`Profile::new`] puts it together from a graph with
+//! measured times; `files` writes and reads it.
+
+use remat_graph::{Bytes, Graph, Micros, NodeId, Phase, Step, Timeline, with_frees};
+
+use crate::analysis::Analysis;
+use crate::kind::{Gtype, Kind};
+use crate::recompute::{inactive_times, recomputations};
+
+/// A duration in seconds, as the CSV files have it: not negative, and infinite at most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
+pub struct Seconds(pub f64);
+
+impl Seconds {
+    /// The plain number of seconds.
+    pub fn get(self) -> f64 {
+        self.0
+    }
+}
+
+impl From<Micros> for Seconds {
+    fn from(time: Micros) -> Seconds {
+        Seconds(time.seconds())
+    }
+}
+
+impl From<Seconds> for Micros {
+    fn from(time: Seconds) -> Micros {
+        Micros(time.0 * 1e6)
+    }
+}
+
+/// The numbers of one node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeStats {
+    /// Its position in execution order.
+    pub rank: u32,
+    /// Its name in the graph.
+    pub name: String,
+    /// What it makes.
+    pub kind: Kind,
+    /// The part of the step that it belongs to.
+    pub gtype: Gtype,
+    /// The median time of one run.
+    pub run_time: Seconds,
+    /// The highest sum of live bytes while it runs, scratch included.
+    pub peak_mem: Bytes,
+    /// The bytes that must be there for it: what it reads and writes, and its scratch.
+    pub active_mem: Bytes,
+    /// What it ran on.
+    pub device: String,
+}
+
+/// The numbers of one activation. What a file does not have is `None`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ActivationStats {
+    /// Its maker's name; `maker:k` for the output `k` of a node with several.
+    pub name: String,
+    /// What it is: an activation.
+    pub kind: Kind,
+    /// Rank of its maker.
+    pub creation: u32,
+    /// Rank of its last forward use. `None`: no forward node reads it.
+    pub last_forward: Option<u32>,
+    /// Rank of its first backward use.
+    pub first_backward: Option<u32>,
+    /// Rank of its last backward use.
+    pub last_backward: Option<u32>,
+    /// Its bytes.
+    pub memory_size: Bytes,
+    /// From the end of its last forward use (or its making) to the start of its first backward use.
+    pub inactive_time: Option<Seconds>,
+    /// To copy it out of the way and back.
+    pub swap_time: Option<Seconds>,
+    /// To make it again from what is kept. `None` too where it cannot be made again.
+    pub recomp_time: Option<Seconds>,
+    /// The bytes that making it again adds at most.
+    pub recomp_memory: Option<Bytes>,
+    /// Bytes won per second of recomputation; infinite if making it again costs no time.
+    pub recompute_ratio: Option<f64>,
+}
+
+/// The numbers of one training step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Profile {
+    /// The model's name.
+    pub model: String,
+    /// Its batch size.
+    pub batch_size: usize,
+    /// Ascending by rank.
+    pub nodes: Vec<NodeStats>,
+    /// Ascending by creation.
+    pub activations: Vec<ActivationStats>,
+}
+
+/// What a run of the step adds to what its graph already says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measured<'a> {
+    /// What the nodes ran on.
+    pub device: &'a str,
+    /// The highest bytes in use while each node ran; indexed by node, the start's for inputs.
+    pub peak_mem: &'a [Bytes],
+    /// To copy each activation out and back, in the order of [`Analysis::activations`].
+    pub swap_times: &'a [Option<Seconds>],
+}
+
+impl Profile {
+    /// The profile of `graph`, whose nodes have their measured times.
+    pub fn new(model: &str, batch_size: usize, graph: &Graph, measured: &Measured) -> Profile {
+        let analysis = Analysis::new(graph);
+        Profile {
+            model: model.into(),
+            batch_size,
+            nodes: node_stats(graph, &analysis, measured),
+            activations: activation_stats(graph, &analysis, measured),
+        }
+    }
+
+    /// The sum of the nodes' times.
+    pub fn step_time(&self) -> Seconds {
+        Seconds(self.nodes.iter().map(|n| n.run_time.get()).sum())
+    }
+
+    /// The node at which the step needs most bytes: the first of those that do.
+    pub fn peak(&self) -> Option<&NodeStats> {
+        let mut nodes = self.nodes.iter();
+        let first = nodes.next()?;
+        Some(nodes.fold(
+            first,
+            |best, n| if n.peak_mem > best.peak_mem { n } else { best },
+        ))
+    }
+}
+
+/// The highest bytes while each node runs in the plain step, by the byte timeline; for an input,
+/// which never runs, the bytes at the start.
+pub fn node_peaks(graph: &Graph) -> Vec<Bytes> {
+    let steps = with_frees(graph, &graph.natural_order());
+    let timeline =
+        Timeline::new(graph, &steps).expect("a checked graph's own order can be replayed");
+    let mut peaks = vec![timeline.start; graph.nodes().len()];
+    for (step, &during) in steps.iter().zip(&timeline.during) {
+        if let Step::Run(node) = step {
+            peaks[node.index()] = during;
+        }
+    }
+    peaks
+}
+
+/// The bytes that must be there for a node: what it reads and writes, and its scratch.
+pub fn active_mem(graph: &Graph, id: NodeId) -> Bytes {
+    let node = graph.node(id);
+    let operands = node.reads.iter().chain(&node.writes);
+    operands.map(|&s| graph.storage(s).bytes).sum::<Bytes>() + node.workspace
+}
+
+fn node_stats(graph: &Graph, analysis: &Analysis, measured: &Measured) -> Vec<NodeStats> {
+    let stats = |id: NodeId| {
+        let node = graph.node(id);
+        let runs = node.phase != Phase::Input;
+        NodeStats {
+            rank: id.0,
+            name: node.name.clone(),
+            kind: analysis.node_kinds[id.index()],
+            gtype: node.phase.into(),
+            run_time: if runs { node.time } else { Micros::ZERO }.into(),
+            peak_mem: measured.peak_mem[id.index()],
+            active_mem: active_mem(graph, id),
+            device: measured.device.into(),
+        }
+    };
+    graph.node_ids().map(stats).collect()
+}
+
+fn activation_stats(
+    graph: &Graph,
+    analysis: &Analysis,
+    measured: &Measured,
+) -> Vec<ActivationStats> {
+    let recomputations = recomputations(graph, &analysis.activations);
+    let inactive_times = inactive_times(graph, &analysis.activations);
+    let derived = recomputations
+        .iter()
+        .zip(inactive_times)
+        .zip(measured.swap_times);
+    let each = analysis.activations.iter().zip(derived);
+    each.map(|(a, ((recomputation, inactive_time), &swap_time))| {
+        let recomputation = recomputation.as_ref();
+        ActivationStats {
+            name: graph.storage_name(a.storage),
+            kind: Kind::Activation,
+            creation: a.made.0,
+            last_forward: a.last_forward.map(|n| n.0),
+            first_backward: Some(a.first_backward.0),
+            last_backward: Some(a.last_backward.0),
+            memory_size: a.bytes,
+            inactive_time: Some(inactive_time.into()),
+            swap_time,
+            recomp_time: recomputation.map(|r| r.time.into()),
+            recomp_memory: recomputation.map(|r| r.memory),
+            recompute_ratio: recomputation.map(|r| r.ratio(a.bytes)),
+        }
+    })
+    .collect()
+}

@@ -1,0 +1,188 @@
+//! CSV tables with named columns: cells by name, errors with file, line and column.
+//!
+//! In: a file and the columns that a table of its kind has. Out: rows whose cells are read by column
+//! name, and the names of the columns that the file lacks. Columns may stand in any order, and columns
+//! of other names are ignored.
+
+use std::path::Path;
+
+use remat_graph::{Bytes, FileError, write_atomically};
+
+use crate::ProfileError;
+use crate::profile::Seconds;
+
+/// What was read: the rows, and the columns that were not there.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Table<T> {
+    /// In the order of the file.
+    pub rows: Vec<T>,
+    /// Columns of the format that the file lacks, in the format's order.
+    pub missing: Vec<&'static str>,
+}
+
+/// A row on its way in.
+pub(crate) struct Row<'t> {
+    path: &'t Path,
+    columns: &'static [&'static str],
+    /// Where each of `columns` stands in the file.
+    positions: &'t [Option<usize>],
+    record: &'t csv::StringRecord,
+}
+
+/// Reads a file whose format has `columns`, row by row.
+pub(crate) fn read_table<T>(
+    path: &Path,
+    columns: &'static [&'static str],
+    read_row: impl Fn(&Row) -> Result<T, ProfileError>,
+) -> Result<Table<T>, ProfileError> {
+    let bytes = std::fs::read(path).map_err(|source| FileError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    let bad = |error: csv::Error| ProfileError::Csv {
+        path: path.to_owned(),
+        message: error.to_string(),
+    };
+    let mut reader = csv::Reader::from_reader(bytes.as_slice());
+    let header = reader.headers().map_err(bad)?.clone();
+    let find = |column: &&str| header.iter().position(|name| name == *column);
+    let positions: Vec<Option<usize>> = columns.iter().map(find).collect();
+    if positions.iter().all(Option::is_none) {
+        return Err(ProfileError::MissingColumn {
+            path: path.to_owned(),
+            column: columns[0],
+            expected: columns,
+        });
+    }
+    let mut rows = Vec::new();
+    for record in reader.records() {
+        let record = record.map_err(bad)?;
+        rows.push(read_row(&Row {
+            path,
+            columns,
+            positions: &positions,
+            record: &record,
+        })?);
+    }
+    let absent = |(&column, at): (&&'static str, &Option<usize>)| at.is_none().then_some(column);
+    let missing = columns.iter().zip(&positions).filter_map(absent).collect();
+    Ok(Table { rows, missing })
+}
+
+impl Row<'_> {
+    /// The text of a cell; empty where the file has no such column.
+    fn text(&self, column: &'static str) -> &str {
+        let index = self.columns.iter().position(|&name| name == column);
+        let at = index.and_then(|i| self.positions[i]);
+        at.and_then(|at| self.record.get(at)).unwrap_or("")
+    }
+
+    fn has(&self, column: &'static str) -> bool {
+        let index = self.columns.iter().position(|&name| name == column);
+        index.is_some_and(|i| self.positions[i].is_some())
+    }
+
+    fn bad_cell(&self, column: &'static str, expected: &'static str) -> ProfileError {
+        if !self.has(column) {
+            return ProfileError::MissingColumn {
+                path: self.path.to_owned(),
+                column,
+                expected: self.columns,
+            };
+        }
+        ProfileError::Cell {
+            path: self.path.to_owned(),
+            line: self.record.position().map_or(0, csv::Position::line),
+            column,
+            text: self.text(column).into(),
+            expected,
+        }
+    }
+
+    /// A cell that `parse` understands.
+    pub(crate) fn parse<T>(
+        &self,
+        column: &'static str,
+        expected: &'static str,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Result<T, ProfileError> {
+        parse(self.text(column)).ok_or_else(|| self.bad_cell(column, expected))
+    }
+
+    /// A cell that may be empty or absent.
+    pub(crate) fn optional<T>(
+        &self,
+        column: &'static str,
+        expected: &'static str,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Result<Option<T>, ProfileError> {
+        match self.text(column) {
+            "" => Ok(None),
+            _ => self.parse(column, expected, parse).map(Some),
+        }
+    }
+
+    /// A name: any text but none.
+    pub(crate) fn name(&self, column: &'static str) -> Result<String, ProfileError> {
+        let name = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        self.parse(column, "a name", name)
+    }
+
+    /// A rank that must be there.
+    pub(crate) fn rank(&self, column: &'static str) -> Result<u32, ProfileError> {
+        self.parse(column, "a rank, zero or more", |text| text.parse().ok())
+    }
+
+    /// A rank, or `-1` for none.
+    pub(crate) fn rank_or_none(&self, column: &'static str) -> Result<Option<u32>, ProfileError> {
+        self.parse(column, "a rank, or -1 for none", |text| match text {
+            "-1" => Some(None),
+            _ => text.parse().ok().map(Some),
+        })
+    }
+}
+
+/// The forms in which numbers are read.
+pub(crate) mod number {
+    use super::{Bytes, Seconds};
+
+    pub(crate) const BYTES: &str = "a whole number of bytes";
+    pub(crate) const SECONDS: &str = "a number of seconds, zero or more";
+    pub(crate) const RATIO: &str = "bytes per second, zero or more (`inf` where time is zero)";
+
+    pub(crate) fn bytes(text: &str) -> Option<Bytes> {
+        text.parse().ok().map(Bytes)
+    }
+
+    pub(crate) fn seconds(text: &str) -> Option<Seconds> {
+        text.parse()
+            .ok()
+            .filter(|s: &f64| s.is_finite() && *s >= 0.0)
+            .map(Seconds)
+    }
+
+    pub(crate) fn ratio(text: &str) -> Option<f64> {
+        text.parse().ok().filter(|r: &f64| *r >= 0.0)
+    }
+}
+
+/// Writes a table whole or not at all.
+pub(crate) fn write_table(
+    path: &Path,
+    columns: &[&str],
+    rows: impl Iterator<Item = Vec<String>>,
+) -> Result<(), ProfileError> {
+    let bad = |message: String| ProfileError::Csv {
+        path: path.to_owned(),
+        message,
+    };
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    writer
+        .write_record(columns)
+        .map_err(|e| bad(e.to_string()))?;
+    for row in rows {
+        writer.write_record(row).map_err(|e| bad(e.to_string()))?;
+    }
+    let text = writer.into_inner().map_err(|e| bad(e.to_string()))?;
+    Ok(write_atomically(path, &text)?)
+}
