@@ -1,0 +1,159 @@
+//! The three convolution kernels against plain loops, over awkward shapes.
+
+use remat_program::op::{Conv, Window};
+
+use super::conv::{conv_by, conv_dx_by};
+use super::conv_dw::conv_dw_by;
+use super::gemm_tile::Simd;
+use super::reference::{assert_close, each_term, noise};
+use super::{conv_dw_scratch, conv_dx_scratch, conv_scratch};
+use crate::Threads;
+
+fn dims(
+    [batch, height, width]: [usize; 3],
+    kernel: [usize; 2],
+    stride: [usize; 2],
+    padding: [usize; 2],
+    [in_channels, out_channels, groups]: [usize; 3],
+) -> Conv {
+    let window = Window {
+        batch,
+        height,
+        width,
+        kernel,
+        stride,
+        padding,
+    };
+    Conv {
+        window,
+        in_channels,
+        out_channels,
+        groups,
+        bias: true,
+    }
+}
+
+/// Runs `kernel` into `len` poisoned floats with `scratch` poisoned floats in every way, and compares.
+#[track_caller]
+fn compare(
+    what: &str,
+    expected: &[f64],
+    terms: usize,
+    scratch: impl Fn(usize) -> usize,
+    kernel: impl Fn(Simd, &mut [f32], &mut [f32], &Threads),
+) {
+    let run = |simd, count| {
+        let mut out = vec![f32::NAN; expected.len()];
+        let mut scratch = vec![f32::NAN; scratch(count)];
+        kernel(simd, &mut out, &mut scratch, &Threads::new(count));
+        out
+    };
+    let one = run(Simd::detect(), 1);
+    assert_close(&one, expected, terms, what);
+    assert_close(&run(Simd::Portable, 2), expected, terms, what);
+    assert_eq!(one, run(Simd::detect(), 2), "{what}: two threads");
+    assert_eq!(one, run(Simd::detect(), 3), "{what}: three threads");
+}
+
+#[track_caller]
+fn check(dims: &Conv) {
+    let window = &dims.window;
+    let taps = window.kernel[0] * window.kernel[1];
+    let (ci, co) = (
+        dims.in_channels / dims.groups,
+        dims.out_channels / dims.groups,
+    );
+    let x = noise(window.in_pixels() * dims.in_channels, 1);
+    let w = noise(taps * ci * dims.out_channels, 2);
+    let bias = noise(dims.out_channels, 3);
+    let dy = noise(window.out_pixels() * dims.out_channels, 4);
+    let mut y: Vec<f64> = (0..dy.len())
+        .map(|i| bias[i % dims.out_channels].into())
+        .collect();
+    let mut dx = vec![0.0; x.len()];
+    let mut dw = vec![0.0; w.len()];
+    each_term(dims, |xi, wi, yi| {
+        y[yi] += f64::from(x[xi]) * f64::from(w[wi]);
+        dx[xi] += f64::from(dy[yi]) * f64::from(w[wi]);
+        dw[wi] += f64::from(x[xi]) * f64::from(dy[yi]);
+    });
+    compare(
+        &format!("conv {dims:?}"),
+        &y,
+        taps * ci + 1,
+        |threads| conv_scratch(dims, threads),
+        |simd, y, scratch, threads| conv_by(simd, dims, &x, &w, Some(&bias), y, scratch, threads),
+    );
+    compare(
+        &format!("conv_dx {dims:?}"),
+        &dx,
+        taps * co,
+        |threads| conv_dx_scratch(dims, threads),
+        |simd, dx, scratch, threads| conv_dx_by(simd, dims, &dy, &w, dx, scratch, threads),
+    );
+    compare(
+        &format!("conv_dw {dims:?}"),
+        &dw,
+        window.out_pixels(),
+        |threads| conv_dw_scratch(dims, threads),
+        |simd, dw, scratch, threads| conv_dw_by(simd, dims, &x, &dy, dw, scratch, threads),
+    );
+}
+
+#[test]
+fn windows_of_one_pixel() {
+    check(&dims([1, 1, 1], [1, 1], [1, 1], [0, 0], [1, 1, 1]));
+    check(&dims([2, 5, 7], [1, 1], [1, 1], [0, 0], [13, 17, 1]));
+    check(&dims([2, 8, 8], [1, 1], [2, 2], [0, 0], [16, 32, 1]));
+    check(&dims([3, 7, 5], [1, 1], [3, 2], [0, 0], [7, 19, 1]));
+    check(&dims([1, 4, 3], [1, 1], [2, 2], [2, 1], [5, 3, 1]));
+}
+
+#[test]
+fn square_windows() {
+    check(&dims([2, 14, 14], [3, 3], [1, 1], [1, 1], [20, 33, 1]));
+    check(&dims([3, 7, 7], [3, 3], [1, 1], [1, 1], [70, 18, 1]));
+    check(&dims([2, 9, 8], [3, 3], [2, 2], [1, 1], [24, 16, 1]));
+    check(&dims([1, 11, 13], [5, 5], [1, 1], [2, 2], [17, 6, 1]));
+    check(&dims([1, 11, 13], [5, 5], [3, 3], [0, 0], [17, 6, 1]));
+    check(&dims([1, 3, 3], [3, 3], [1, 1], [0, 0], [300, 5, 1]));
+}
+
+#[test]
+fn few_input_channels() {
+    check(&dims([2, 23, 21], [7, 7], [2, 2], [3, 3], [3, 20, 1]));
+    check(&dims([2, 5, 4], [7, 7], [1, 1], [3, 3], [1, 2, 1]));
+    check(&dims([1, 9, 9], [3, 5], [2, 3], [1, 0], [4, 16, 1]));
+    check(&dims([1, 300, 3], [2, 3], [1, 1], [0, 1], [2, 3, 1]));
+}
+
+#[test]
+fn uneven_windows_strides_and_padding() {
+    check(&dims([2, 6, 10], [1, 5], [1, 2], [0, 2], [18, 9, 1]));
+    check(&dims([2, 10, 6], [5, 1], [2, 1], [2, 0], [18, 9, 1]));
+    check(&dims([1, 8, 9], [2, 4], [3, 1], [1, 3], [23, 4, 1]));
+    // The stride skips pixels that no window meets.
+    check(&dims([1, 9, 9], [2, 2], [3, 3], [0, 0], [40, 8, 1]));
+    // The last pixels are left over.
+    check(&dims([1, 10, 10], [3, 3], [4, 4], [1, 1], [40, 8, 1]));
+    // A whole row of windows lies in the padding.
+    check(&dims([1, 2, 2], [2, 2], [1, 1], [3, 3], [40, 3, 1]));
+}
+
+#[test]
+fn groups() {
+    check(&dims([2, 6, 5], [3, 3], [1, 1], [1, 1], [12, 18, 3]));
+    check(&dims([1, 7, 7], [3, 3], [2, 2], [1, 1], [8, 8, 8]));
+    check(&dims([1, 4, 4], [1, 1], [2, 2], [0, 0], [64, 40, 2]));
+}
+
+#[test]
+fn an_empty_batch_has_a_zero_gradient() {
+    check(&dims([0, 6, 5], [3, 3], [1, 1], [1, 1], [4, 2, 1]));
+}
+
+#[test]
+fn operands_larger_than_the_packing_buffers_are_taken_in_parts() {
+    check(&dims([2, 3, 2], [3, 3], [1, 1], [1, 1], [400, 600, 1]));
+    check(&dims([3, 40, 40], [1, 2], [1, 1], [0, 1], [280, 3, 1]));
+}

@@ -1,0 +1,267 @@
+//! The register tile: the one inner loop of every matrix product and convolution.
+//!
+//! A tile is up to [`TILE_ROWS`] × [`TILE_COLS`] sums of products. The right operand is a packed
+//! panel, [`TILE_COLS`] floats per summed index. The left operand is found through pointers, so that
+//! a convolution reads its image in place: the summed axis is cut into segments (the taps of a
+//! window, the rows of an image), and each segment says where its rows start.
+//!
+//! On x86-64 with AVX2 and FMA, 6 × 16 floats fill 12 of the 16 vector registers, which hides the
+//! latency of two multiply-adds per cycle. Elsewhere the same sums run as plain loops. Each sum
+//! starts at zero and runs in the order of the index, whatever the shape of the tile around it.
+
+/// Rows of a full tile.
+pub(super) const TILE_ROWS: usize = 6;
+/// Columns of a full tile and of a packed panel.
+pub(super) const TILE_COLS: usize = 16;
+
+/// Which instructions the tile may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Simd {
+    /// AVX2 and FMA; made only by [`Simd::detect`] on a machine that has them.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// Whatever the compiler makes of plain loops.
+    Portable,
+}
+
+impl Simd {
+    /// The best that this machine has. (The standard library asks the processor once.)
+    pub(super) fn detect() -> Simd {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+            return Simd::Avx2;
+        }
+        Simd::Portable
+    }
+}
+
+/// Where a tile finds element `p` of its row `r` in segment `s`.
+#[derive(Clone, Copy)]
+pub(super) enum Left {
+    /// At `starts[s · pitch + r] + p`: the rows lie anywhere, each contiguous.
+    Rows {
+        starts: *const *const f32,
+        pitch: usize,
+    },
+    /// At `base + offsets[s] + p · step + r`: the rows lie side by side.
+    Columns {
+        base: *const f32,
+        offsets: *const usize,
+        step: usize,
+    },
+}
+
+/// One tile of a product: `result[r][c] = alpha · Σ left[r][p] · right[p][c]`, with `bias[c]` added if
+/// it is not null, and the former `result` if `add`.
+pub(super) struct Tile {
+    pub(super) left: Left,
+    /// The packed panel: the segments' elements one after the other.
+    pub(super) right: *const f32,
+    /// Segments of the summed axis.
+    pub(super) segments: usize,
+    /// Elements of each segment.
+    pub(super) depth: usize,
+    /// Where the rows of the result start; only the first `rows` are looked at.
+    pub(super) result: [*mut f32; TILE_ROWS],
+    /// From 1 to [`TILE_ROWS`].
+    pub(super) rows: usize,
+    /// From 1 to [`TILE_COLS`].
+    pub(super) cols: usize,
+    pub(super) alpha: f32,
+    /// As many floats as columns, or null.
+    pub(super) bias: *const f32,
+    pub(super) add: bool,
+}
+
+impl Tile {
+    /// Computes the tile.
+    ///
+    /// # Safety
+    /// All elements that `left`, `right`, `bias` and `result` name are readable, those of `result`
+    /// writable by this call alone, and a full panel row is readable even if `cols` is smaller.
+    pub(super) unsafe fn run(&self, simd: Simd) {
+        // SAFETY: the caller's promise; AVX2 is named only where it was detected.
+        unsafe {
+            match simd {
+                #[cfg(target_arch = "x86_64")]
+                Simd::Avx2 => match self.rows {
+                    1 => avx2::run::<1>(self),
+                    2 => avx2::run::<2>(self),
+                    3 => avx2::run::<3>(self),
+                    4 => avx2::run::<4>(self),
+                    5 => avx2::run::<5>(self),
+                    _ => avx2::run::<6>(self),
+                },
+                Simd::Portable => portable(self),
+            }
+        }
+    }
+}
+
+/// The tile in plain loops.
+///
+/// # Safety
+/// As for [`Tile::run`].
+unsafe fn portable(tile: &Tile) {
+    let mut sums = [[0.0f32; TILE_COLS]; TILE_ROWS];
+    let mut right = tile.right;
+    // SAFETY: each address is one that the caller has promised to be readable or writable.
+    unsafe {
+        for segment in 0..tile.segments {
+            for p in 0..tile.depth {
+                for (r, sums) in sums[..tile.rows].iter_mut().enumerate() {
+                    let left = match tile.left {
+                        Left::Rows { starts, pitch } => *(*starts.add(segment * pitch + r)).add(p),
+                        Left::Columns {
+                            base,
+                            offsets,
+                            step,
+                        } => *base.add(*offsets.add(segment) + p * step + r),
+                    };
+                    for (c, sum) in sums.iter_mut().enumerate() {
+                        *sum += left * *right.add(c);
+                    }
+                }
+                right = right.add(TILE_COLS);
+            }
+        }
+        for (sums, &result) in sums[..tile.rows].iter().zip(&tile.result) {
+            for (c, sum) in sums[..tile.cols].iter().enumerate() {
+                let mut value = tile.alpha * sum;
+                if !tile.bias.is_null() {
+                    value += *tile.bias.add(c);
+                }
+                if tile.add {
+                    value += *result.add(c);
+                }
+                *result.add(c) = value;
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx2 {
+    use std::arch::x86_64::*;
+
+    use super::{Left, TILE_COLS, Tile};
+
+    /// The sums of `R` rows: two vectors of eight columns each.
+    type Sums<const R: usize> = [[__m256; 2]; R];
+
+    /// How many indices one round of the inner loop takes.
+    const UNROLL: usize = 4;
+
+    /// Computes a tile of `R` rows.
+    ///
+    /// # Safety
+    /// As for [`Tile::run`], and `tile.rows == R`.
+    #[target_feature(enable = "avx2,fma")]
+    pub(super) unsafe fn run<const R: usize>(tile: &Tile) {
+        let mut sums: Sums<R> = [[_mm256_setzero_ps(); 2]; R];
+        let mut right = tile.right;
+        // SAFETY: each address is one that the caller has promised to be readable or writable.
+        unsafe {
+            if tile.add {
+                // The old result is wanted at the end; ask for it now.
+                for &row in &tile.result[..R] {
+                    _mm_prefetch::<_MM_HINT_T0>(row.cast());
+                }
+            }
+            for segment in 0..tile.segments {
+                match tile.left {
+                    Left::Rows { starts, pitch } => {
+                        let rows: [*const f32; R] =
+                            std::array::from_fn(|r| *starts.add(segment * pitch + r));
+                        accumulate(&mut sums, tile.depth, right, |p, r| rows[r].add(p));
+                    }
+                    Left::Columns {
+                        base,
+                        offsets,
+                        step,
+                    } => {
+                        let base = base.add(*offsets.add(segment));
+                        accumulate(&mut sums, tile.depth, right, |p, r| base.add(p * step + r));
+                    }
+                }
+                right = right.add(tile.depth * TILE_COLS);
+            }
+            store(tile, &sums);
+        }
+    }
+
+    /// Adds the products of one segment to the sums.
+    ///
+    /// # Safety
+    /// `depth` panel rows are readable at `right`, and `left(p, r)` for each `p < depth`, `r < R`.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn accumulate<const R: usize>(
+        sums: &mut Sums<R>,
+        depth: usize,
+        right: *const f32,
+        left: impl Fn(usize, usize) -> *const f32,
+    ) {
+        let mut step = |p: usize| {
+            // SAFETY: the caller's promise, as `p < depth`.
+            unsafe {
+                let row = right.add(p * TILE_COLS);
+                let columns = [_mm256_loadu_ps(row), _mm256_loadu_ps(row.add(8))];
+                for r in 0..R {
+                    let value = _mm256_set1_ps(*left(p, r));
+                    for half in 0..2 {
+                        sums[r][half] = _mm256_fmadd_ps(value, columns[half], sums[r][half]);
+                    }
+                }
+            }
+        };
+        let mut p = 0;
+        while p + UNROLL <= depth {
+            for u in 0..UNROLL {
+                step(p + u);
+            }
+            p += UNROLL;
+        }
+        while p < depth {
+            step(p);
+            p += 1;
+        }
+    }
+
+    /// Writes the sums to the result.
+    ///
+    /// # Safety
+    /// As for [`run`].
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn store<const R: usize>(tile: &Tile, sums: &Sums<R>) {
+        let alpha = _mm256_set1_ps(tile.alpha);
+        let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+        for half in 0..2 {
+            let offset = 8 * half;
+            if offset >= tile.cols {
+                continue;
+            }
+            let count = (tile.cols - offset).min(8);
+            let mask = _mm256_cmpgt_epi32(_mm256_set1_epi32(count as i32), lanes);
+            // SAFETY: the mask keeps all access within the first `cols` columns.
+            unsafe {
+                let bias = match tile.bias.is_null() {
+                    true => _mm256_setzero_ps(),
+                    false => _mm256_maskload_ps(tile.bias.add(offset), mask),
+                };
+                for r in 0..R {
+                    let row = tile.result[r].add(offset);
+                    let mut value = _mm256_fmadd_ps(alpha, sums[r][half], bias);
+                    if tile.add {
+                        value = _mm256_add_ps(value, _mm256_maskload_ps(row, mask));
+                    }
+                    match count {
+                        8 => _mm256_storeu_ps(row, value),
+                        _ => _mm256_maskstore_ps(row, mask, value),
+                    }
+                }
+            }
+        }
+    }
+}

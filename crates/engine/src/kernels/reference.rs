@@ -1,0 +1,69 @@
+//! What the kernels' tests share: plain loops in double precision, inputs, and the comparison.
+
+use remat_program::op::Conv;
+
+/// `len` numbers between -1 and 1 that look random.
+pub(super) fn noise(len: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / (1u32 << 23) as f32 - 1.0
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// Fails unless each of `actual` is what `terms` products of numbers up to 1 may sum to in single
+/// precision: each of the `terms` additions and products rounds a number up to `terms` by half a unit
+/// in the last place at worst. Rounding errors of both signs cancel, so the bound allows a standard
+/// deviation that grows with the square root of the terms, eight times over, and no more than the worst.
+#[track_caller]
+pub(super) fn assert_close(actual: &[f32], expected: &[f64], terms: usize, what: &str) {
+    assert_eq!(actual.len(), expected.len(), "{what}");
+    let terms = terms.max(1) as f64;
+    let unit = f64::from(f32::EPSILON) / 2.0;
+    // A partial sum of random terms is about √terms large, and there are `terms` roundings of it.
+    let bound = (8.0 * terms).min(terms * (terms + 1.0)) * unit;
+    for (i, (&actual, &expected)) in actual.iter().zip(expected).enumerate() {
+        let error = (f64::from(actual) - expected).abs();
+        assert!(
+            error <= bound,
+            "{what}: [{i}] is {actual}, not {expected}: {error:e} > {bound:e}"
+        );
+    }
+}
+
+/// Calls `term` with the indices in `x`, `w` and `y` of each product that a convolution sums.
+pub(super) fn each_term(dims: &Conv, mut term: impl FnMut(usize, usize, usize)) {
+    let w = &dims.window;
+    let (ci, co) = (
+        dims.in_channels / dims.groups,
+        dims.out_channels / dims.groups,
+    );
+    for pixel in 0..w.out_pixels() {
+        let (ow, oh) = (
+            pixel % w.out_width(),
+            pixel / w.out_width() % w.out_height(),
+        );
+        let image = pixel / w.out_width() / w.out_height();
+        for tap in 0..w.kernel[0] * w.kernel[1] {
+            let ih = oh * w.stride[0] + tap / w.kernel[1];
+            let iw = ow * w.stride[1] + tap % w.kernel[1];
+            let inside = |i: usize, pad: usize, size: usize| (pad..pad + size).contains(&i);
+            if !inside(ih, w.padding[0], w.height) || !inside(iw, w.padding[1], w.width) {
+                continue;
+            }
+            let input = (image * w.height + ih - w.padding[0]) * w.width + iw - w.padding[1];
+            for o in 0..dims.out_channels {
+                for c in 0..ci {
+                    term(
+                        input * dims.in_channels + o / co * ci + c,
+                        (tap * ci + c) * dims.out_channels + o,
+                        pixel * dims.out_channels + o,
+                    );
+                }
+            }
+        }
+    }
+}
