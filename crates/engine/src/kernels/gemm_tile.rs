@@ -207,10 +207,10 @@ mod avx2 {
             unsafe {
                 let row = right.add(p * TILE_COLS);
                 let columns = [_mm256_loadu_ps(row), _mm256_loadu_ps(row.add(8))];
-                for r in 0..R {
+                for (r, sums) in sums.iter_mut().enumerate() {
                     let value = _mm256_set1_ps(*left(p, r));
-                    for half in 0..2 {
-                        sums[r][half] = _mm256_fmadd_ps(value, columns[half], sums[r][half]);
+                    for (sum, column) in sums.iter_mut().zip(columns) {
+                        *sum = _mm256_fmadd_ps(value, column, *sum);
                     }
                 }
             }
@@ -237,8 +237,7 @@ mod avx2 {
     unsafe fn store<const R: usize>(tile: &Tile, sums: &Sums<R>) {
         let alpha = _mm256_set1_ps(tile.alpha);
         let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-        for half in 0..2 {
-            let offset = 8 * half;
+        for offset in [0, 8] {
             if offset >= tile.cols {
                 continue;
             }
@@ -250,9 +249,9 @@ mod avx2 {
                     true => _mm256_setzero_ps(),
                     false => _mm256_maskload_ps(tile.bias.add(offset), mask),
                 };
-                for r in 0..R {
-                    let row = tile.result[r].add(offset);
-                    let mut value = _mm256_fmadd_ps(alpha, sums[r][half], bias);
+                for (sums, row) in sums.iter().zip(tile.result) {
+                    let row = row.add(offset);
+                    let mut value = _mm256_fmadd_ps(alpha, sums[offset / 8], bias);
                     if tile.add {
                         value = _mm256_add_ps(value, _mm256_maskload_ps(row, mask));
                     }
