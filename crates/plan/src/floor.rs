@@ -29,33 +29,28 @@ pub struct Floor {
 
 /// The floor of `graph`.
 pub fn floor(graph: &Graph) -> Floor {
-    let from_start = |s: StorageId| graph.node(graph.writer(s)).phase == Phase::Input;
-    let always = |s: &StorageId| graph.storage(*s).role.is_persistent() && from_start(*s);
-    let fixed: Vec<StorageId> = graph.storage_ids().filter(always).collect();
+    let fixed = fixed_storages(graph);
     let sum = |list: &[StorageId]| list.iter().map(|&s| graph.storage(s).bytes).sum::<Bytes>();
     let fixed_bytes = sum(&fixed);
-    let beside_fixed = |list: &mut dyn Iterator<Item = StorageId>| -> Vec<StorageId> {
-        list.filter(|s| !always(s)).collect()
-    };
 
-    let mut start = graph.storage_ids().filter(|&s| from_start(s));
-    let start = beside_fixed(&mut start);
+    let start: Vec<StorageId> = graph
+        .storage_ids()
+        .filter(|&s| is_from_start(graph, s) && !is_fixed(graph, s))
+        .collect();
     let mut best = (
         fixed_bytes + sum(&start),
         None,
         "the start of the step",
         start,
     );
-    let end = beside_fixed(&mut graph.outputs().iter().copied());
+    let end = beside_fixed(graph, graph.outputs().iter());
     if fixed_bytes + sum(&end) > best.0 {
         best = (fixed_bytes + sum(&end), None, "the end of the step", end);
     }
     for (id, needed) in graph.node_ids().zip(needed_nodes(graph)) {
-        let node = graph.node(id);
-        let touched = beside_fixed(&mut node.reads.iter().chain(&node.writes).copied());
-        let bytes = fixed_bytes + sum(&touched) + node.workspace;
-        if needed && bytes > best.0 {
-            best = (bytes, Some(id), "a node", touched);
+        let (touched, bytes) = touched(graph, id);
+        if needed && fixed_bytes + bytes > best.0 {
+            best = (fixed_bytes + bytes, Some(id), "a node", touched);
         }
     }
     let (bytes, at, moment, mut coexisting) = best;
@@ -68,4 +63,38 @@ pub fn floor(graph: &Graph) -> Floor {
         coexisting,
         workspace: at.map_or(Bytes::ZERO, |id| graph.node(id).workspace),
     }
+}
+
+/// What must be live while `id` runs.
+pub(crate) fn floor_at(graph: &Graph, id: NodeId) -> Bytes {
+    let fixed = fixed_storages(graph);
+    fixed.iter().map(|&s| graph.storage(s).bytes).sum::<Bytes>() + touched(graph, id).1
+}
+
+fn is_from_start(graph: &Graph, s: StorageId) -> bool {
+    graph.node(graph.writer(s)).phase == Phase::Input
+}
+
+/// Live from the start and never freed.
+fn is_fixed(graph: &Graph, s: StorageId) -> bool {
+    graph.storage(s).role.is_persistent() && is_from_start(graph, s)
+}
+
+fn fixed_storages(graph: &Graph) -> Vec<StorageId> {
+    graph
+        .storage_ids()
+        .filter(|&s| is_fixed(graph, s))
+        .collect()
+}
+
+fn beside_fixed<'a>(graph: &Graph, list: impl Iterator<Item = &'a StorageId>) -> Vec<StorageId> {
+    list.copied().filter(|&s| !is_fixed(graph, s)).collect()
+}
+
+/// What a node reads and writes beside the fixed storages, and its bytes with scratch.
+fn touched(graph: &Graph, id: NodeId) -> (Vec<StorageId>, Bytes) {
+    let node = graph.node(id);
+    let touched = beside_fixed(graph, node.reads.iter().chain(&node.writes));
+    let bytes: Bytes = touched.iter().map(|&s| graph.storage(s).bytes).sum();
+    (touched, bytes + node.workspace)
 }

@@ -1,10 +1,11 @@
 //! A finished plan, and the gate that every draft passes to become one.
 
-use remat_graph::{Bytes, Graph, Micros, Plan, Timeline};
+use remat_graph::{Bytes, Graph, Micros, NodeId, Plan, Step, Timeline};
 use remat_verify::verify;
 
 use crate::decision::{self, Decision};
 use crate::draft::Draft;
+use crate::floor::floor_at;
 use crate::{Infeasible, PlanError, Strategy};
 
 /// A plan that fits, and what is known about it.
@@ -60,6 +61,11 @@ pub struct Stats {
     pub plain_time: Micros,
     /// How many runs are recomputations.
     pub recomputed: usize,
+    /// The node that runs when the plan is at its peak; `None` if the start of the step is.
+    pub peak_node: Option<NodeId>,
+    /// What that node cannot do without: persistent storages, what it reads and writes, its scratch.
+    /// The rest of the peak is kept for later.
+    pub incompressible: Bytes,
     /// Work that the strategy did, in its own count.
     pub work: u64,
 }
@@ -131,6 +137,7 @@ pub(crate) fn finish(
         strategy: strategy.name(),
         why: violations.to_string(),
     })?;
+    let (peak_node, incompressible) = at_peak(graph, &plan, &timeline);
     Ok(Planned {
         decisions: decision::decisions(graph, &plan.steps, &timeline),
         status: Status::new(plan.time, draft.time_bound, natural.time, draft.stopped),
@@ -139,8 +146,19 @@ pub(crate) fn finish(
             plain_peak: natural.peak,
             plain_time: natural.time,
             recomputed: audit.recomputed,
+            peak_node,
+            incompressible,
             work: draft.work,
         },
         plan,
     })
+}
+
+/// Which node runs at the peak, and what it cannot do without.
+fn at_peak(graph: &Graph, plan: &Plan, timeline: &Timeline) -> (Option<NodeId>, Bytes) {
+    match timeline.peak_step.map(|step| plan.steps[step.index()]) {
+        Some(Step::Run(id)) => (Some(id), floor_at(graph, id)),
+        // A free is never higher than the run before it, so this is the start of the step.
+        Some(Step::Free(_)) | None => (None, timeline.start),
+    }
 }

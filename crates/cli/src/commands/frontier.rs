@@ -1,0 +1,111 @@
+//! `remat frontier`: the trade-off between peak and time.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use remat_plan::{Frontier, Planned, Status};
+use serde_json::{Value, json};
+
+use super::Planning;
+use crate::progress::Meter;
+use crate::summary::percent;
+use crate::{input, output};
+
+/// Plan at many budgets, from the plain step's peak down to the smallest that is feasible
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// The training step, a remat.graph/1 file
+    graph: PathBuf,
+    /// How many budgets
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(2..=1000))]
+    points: u16,
+    #[command(flatten)]
+    planning: Planning,
+    /// Write the points here
+    #[arg(long, value_name = "FRONTIER.csv")]
+    out: Option<PathBuf>,
+    /// Print the points as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    output::check_folder(arguments.out.as_deref())?;
+    let limit = arguments.planning.limit()?;
+    let graph = input::graph(&arguments.graph)?;
+    let mut meter = Meter::new(limit);
+    let options = arguments.planning.options();
+    let points = usize::from(arguments.points);
+    let frontier = remat_plan::frontier(&graph, points, &options, &mut meter);
+    meter.clear();
+    let frontier = frontier?;
+    if let Some(path) = &arguments.out {
+        output::write(path, &csv(&frontier))?;
+    }
+    match arguments.json {
+        true => println!("{:#}", Value::from_iter(frontier.points.iter().map(point))),
+        false => print!("{}", table(&frontier)),
+    }
+    Ok(())
+}
+
+fn gap(planned: &Planned) -> f64 {
+    match planned.status {
+        Status::Optimal => 0.0,
+        Status::Feasible { gap } | Status::LimitReached { gap } => gap,
+    }
+}
+
+fn csv(frontier: &Frontier) -> String {
+    let mut csv = String::from(
+        "budget_bytes,peak_bytes,time_us,overhead_percent,recomputed_runs,lower_bound_us,gap_percent\n",
+    );
+    for p in &frontier.points {
+        writeln!(
+            csv,
+            "{},{},{},{:.4},{},{},{:.4}",
+            p.plan.budget.get(),
+            p.plan.peak.get(),
+            p.plan.time.get(),
+            100.0 * p.overhead().max(0.0),
+            p.stats.recomputed,
+            p.lower_bound.get(),
+            100.0 * gap(p),
+        )
+        .expect("writing to a string cannot fail");
+    }
+    csv
+}
+
+fn point(p: &Planned) -> Value {
+    json!({
+        "budget_bytes": p.plan.budget.get(),
+        "peak_bytes": p.plan.peak.get(),
+        "time_us": p.plan.time.get(),
+        "overhead": p.overhead(),
+        "recomputed_runs": p.stats.recomputed,
+        "lower_bound_us": p.lower_bound.get(),
+        "gap": gap(p),
+    })
+}
+
+fn table(frontier: &Frontier) -> String {
+    let mut out = format!(
+        "{:>12} {:>8} {:>12} {:>10} {:>8}\n",
+        "peak", "of plain", "time", "overhead", "gap"
+    );
+    for p in &frontier.points {
+        let share = p.plan.peak.get() as f64 / p.stats.plain_peak.get().max(1) as f64;
+        writeln!(
+            out,
+            "{:>12} {:>8} {:>12} {:>10} {:>8}",
+            p.plan.peak.to_string(),
+            percent(share),
+            p.plan.time.to_string(),
+            percent(p.overhead()),
+            percent(gap(p)),
+        )
+        .expect("writing to a string cannot fail");
+    }
+    out
+}

@@ -1,0 +1,65 @@
+//! The verbs, one file each.
+
+mod frontier;
+mod plan;
+mod verify;
+
+use std::time::Duration;
+
+use clap::Subcommand;
+use remat_plan::{Effort, Options, Strategy};
+
+use crate::exit::UsageError;
+
+/// What to do.
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    Plan(plan::Arguments),
+    Frontier(frontier::Arguments),
+    Verify(verify::Arguments),
+}
+
+impl Command {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        match self {
+            Command::Plan(arguments) => plan::run(&arguments),
+            Command::Frontier(arguments) => frontier::run(&arguments),
+            Command::Verify(arguments) => verify::run(&arguments),
+        }
+    }
+}
+
+/// How to plan: the same for every verb that plans.
+#[derive(clap::Args)]
+pub(crate) struct Planning {
+    /// Which algorithm decides
+    #[arg(long, default_value = "search", value_parser = ["search", "mutwo", "sqrt"])]
+    strategy: String,
+    /// How much work to spend, 0 (the first plan) to 10; each level is twice the one below
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(0..=10))]
+    effort: u8,
+    /// Stop after this many seconds with the best plan so far
+    #[arg(long, value_name = "SECONDS")]
+    time_limit: Option<f64>,
+}
+
+impl Planning {
+    pub(crate) fn options(&self) -> Options {
+        Options {
+            strategy: Strategy::from_name(&self.strategy).expect("clap allows no other name"),
+            effort: Effort::new(self.effort).expect("clap allows no other level"),
+        }
+    }
+
+    pub(crate) fn limit(&self) -> Result<Option<Duration>, UsageError> {
+        let Some(seconds) = self.time_limit else {
+            return Ok(None);
+        };
+        match Duration::try_from_secs_f64(seconds) {
+            Ok(limit) if seconds > 0.0 => Ok(Some(limit)),
+            _ => Err(UsageError(format!(
+                "a time limit of {seconds} seconds makes no sense; give a number above zero"
+            ))),
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! `remat plan`: decide what is kept and what is recomputed under a budget.
+
+use std::path::PathBuf;
+
+use remat_graph::Timeline;
+
+use super::Planning;
+use crate::progress::Meter;
+use crate::size::{Budget, parse_budget};
+use crate::{input, output, summary};
+
+/// Decide which activations to keep and which to recompute under a byte budget
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// The training step, a remat.graph/1 file
+    graph: PathBuf,
+    /// What the whole step may use: 3GiB, 800MiB, plain bytes, or 60% of the plain step's peak
+    #[arg(long, value_parser = parse_budget, allow_hyphen_values = true)]
+    budget: Budget,
+    #[command(flatten)]
+    planning: Planning,
+    /// Write the plan here (remat.plan/1)
+    #[arg(long, value_name = "PLAN.json")]
+    out: Option<PathBuf>,
+    /// Write what happens to each activation here
+    #[arg(long, value_name = "FILE.csv")]
+    decisions: Option<PathBuf>,
+    /// Print the summary as JSON
+    #[arg(long)]
+    json: bool,
+    /// List every activation with its reason
+    #[arg(long, short)]
+    verbose: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    output::check_folder(arguments.out.as_deref())?;
+    output::check_folder(arguments.decisions.as_deref())?;
+    let limit = arguments.planning.limit()?;
+    let graph = input::graph(&arguments.graph)?;
+    let plain_peak = Timeline::natural(&graph).peak;
+    let budget = arguments.budget.resolve(plain_peak);
+    if budget > plain_peak {
+        eprintln!(
+            "note: the budget of {budget} is above the plain step's peak of {plain_peak}: nothing \
+             has to be recomputed"
+        );
+    }
+    let mut meter = Meter::new(limit);
+    let planned = remat_plan::plan(&graph, budget, &arguments.planning.options(), &mut meter);
+    meter.clear();
+    let (planned, took) = (planned?, meter.elapsed());
+    if let Some(path) = &arguments.decisions {
+        output::write(path, &output::decisions_csv(&graph, &planned))?;
+    }
+    if let Some(path) = &arguments.out {
+        output::write(path, &planned.plan.to_json())?;
+    }
+    match arguments.json {
+        true => println!("{:#}", summary::json(&graph, &planned, took)),
+        false => print!(
+            "{}",
+            summary::text(&graph, &planned, took, arguments.verbose)
+        ),
+    }
+    Ok(())
+}

@@ -1,0 +1,49 @@
+//! `remat verify`: the independent check of a plan.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use remat_graph::read_plan;
+use serde_json::json;
+
+use crate::input;
+
+/// Replay a plan with independent code and report everything that is wrong with it
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// The training step, a remat.graph/1 file
+    graph: PathBuf,
+    /// The plan, a remat.plan/1 file
+    plan: PathBuf,
+    /// Print the audit as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let graph = input::graph(&arguments.graph)?;
+    let plan = read_plan(&arguments.plan)?;
+    let audit = remat_verify::verify(&graph, &plan)
+        .with_context(|| format!("{} is not valid", arguments.plan.display()))?;
+    if arguments.json {
+        let audit = json!({
+            "valid": true,
+            "budget_bytes": plan.budget.get(),
+            "peak_bytes": audit.peak.get(),
+            "peak_step": audit.peak_step.map(|s| s.0),
+            "time_us": audit.time.get(),
+            "recomputed_runs": audit.recomputed,
+        });
+        println!("{audit:#}");
+        return Ok(());
+    }
+    println!(
+        "valid: {} steps, {} recomputations, peak {} of {}, time {}",
+        plan.steps.len(),
+        audit.recomputed,
+        audit.peak,
+        plan.budget,
+        audit.time
+    );
+    Ok(())
+}

@@ -1,0 +1,58 @@
+//! The exit codes, all in one place.
+
+use std::process::ExitCode;
+
+use remat_graph::FileError;
+use remat_plan::PlanError;
+use remat_plan::mutwo::ActivationPlanError;
+use remat_verify::Violations;
+
+/// Something on the command line makes no sense.
+pub(crate) const USAGE: u8 = 2;
+/// No plan fits in the budget.
+pub(crate) const INFEASIBLE: u8 = 3;
+/// A plan breaks a rule.
+pub(crate) const VIOLATION: u8 = 4;
+/// A file cannot be read, or what it holds is not what it should be.
+pub(crate) const BAD_FILE: u8 = 5;
+/// Anything else.
+pub(crate) const FAILURE: u8 = 1;
+
+/// Printed under `remat --help`.
+pub(crate) const HELP: &str = "\
+Exit codes:
+  0  done
+  1  something else went wrong
+  2  the command line makes no sense
+  3  no plan fits in the budget (nothing is written)
+  4  a plan breaks a rule
+  5  a file cannot be read or written, or does not hold what it should";
+
+/// A mistake on the command line that only the verb can see.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct UsageError(pub(crate) String);
+
+/// The code for an error: the first cause that has one decides.
+pub(crate) fn code(error: &anyhow::Error) -> ExitCode {
+    let code = error.chain().find_map(|cause| {
+        if cause.is::<UsageError>() {
+            return Some(USAGE);
+        }
+        if cause.is::<FileError>() {
+            return Some(BAD_FILE);
+        }
+        if cause.is::<Violations>() {
+            return Some(VIOLATION);
+        }
+        if let Some(ActivationPlanError::Infeasible { .. }) = cause.downcast_ref() {
+            return Some(INFEASIBLE);
+        }
+        match cause.downcast_ref::<PlanError>() {
+            Some(PlanError::Infeasible(_)) => Some(INFEASIBLE),
+            Some(PlanError::Rejected { .. }) => Some(VIOLATION),
+            Some(PlanError::Stopped { .. }) | None => None,
+        }
+    });
+    ExitCode::from(code.unwrap_or(FAILURE))
+}

@@ -1,0 +1,89 @@
+//! Runs the `remat` binary in a folder of its own.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What a run gave.
+pub(crate) struct Ran {
+    /// The exit code.
+    pub(crate) code: i32,
+    /// Standard output.
+    pub(crate) out: String,
+    /// Standard error.
+    pub(crate) err: String,
+}
+
+/// A folder that disappears with the test.
+pub(crate) struct Folder(pub(crate) PathBuf);
+
+impl Folder {
+    /// A new, empty folder; `name` keeps tests of one process apart.
+    pub(crate) fn new(name: &str) -> Folder {
+        let name = format!("remat-cli-{}-{name}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).expect("a writable temporary folder");
+        Folder(path)
+    }
+
+    /// Runs `remat` with `arguments`, separated by blanks. `@name` stands for a file of the corpus.
+    pub(crate) fn remat(&self, arguments: &str) -> Ran {
+        let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../corpus");
+        let expand = |word: &str| match word.strip_prefix('@') {
+            Some(name) => corpus.join(format!("{name}.json")).display().to_string(),
+            None => word.into(),
+        };
+        let output = Command::new(env!("CARGO_BIN_EXE_remat"))
+            .args(arguments.split_whitespace().map(expand))
+            .current_dir(&self.0)
+            .output()
+            .expect("the binary runs");
+        Ran {
+            code: output.status.code().expect("it was not killed"),
+            out: String::from_utf8(output.stdout).expect("text"),
+            err: String::from_utf8(output.stderr).expect("text"),
+        }
+    }
+
+    /// The files in the folder, sorted.
+    pub(crate) fn files(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.0).expect("readable");
+        let name = |e: std::io::Result<std::fs::DirEntry>| {
+            e.expect("readable")
+                .file_name()
+                .into_string()
+                .expect("text")
+        };
+        let mut names: Vec<String> = entries.map(name).collect();
+        names.sort();
+        names
+    }
+
+    /// A file's text.
+    pub(crate) fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.0.join(name)).expect("the file is there")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Ran {
+    /// The code is `code`, and standard error holds every word.
+    #[track_caller]
+    pub(crate) fn fails(self, code: i32, words: &[&str]) {
+        assert_eq!(self.code, code, "{}", self.err);
+        for word in words {
+            assert!(self.err.contains(word), "{word:?} is not in: {}", self.err);
+        }
+    }
+
+    /// The code is 0; gives what was printed.
+    #[track_caller]
+    pub(crate) fn works(self) -> String {
+        assert_eq!(self.code, 0, "{}", self.err);
+        self.out
+    }
+}

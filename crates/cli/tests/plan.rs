@@ -1,0 +1,233 @@
+//! `remat plan`, `remat frontier` and `remat verify` as a user meets them.
+
+mod command;
+
+use command::Folder;
+use remat_graph::{Plan, Step};
+
+#[test]
+fn a_plan_is_written_and_passes_the_check() {
+    let folder = Folder::new("plan");
+    let out = folder
+        .remat("plan @unet-b8 --budget 80% --strategy mutwo --out plan.json --decisions d.csv")
+        .works();
+    for word in [
+        "unet-b8",
+        "2.93 GiB ->",
+        "budget",
+        "bound",
+        "retained",
+        "recomputed",
+        "at the peak",
+        "planned in",
+    ] {
+        assert!(out.contains(word), "{word:?} is not in:\n{out}");
+    }
+    assert_eq!(folder.files(), ["d.csv", "plan.json"]);
+
+    let plan = Plan::from_json(&folder.read("plan.json")).expect("a plan");
+    assert!(plan.peak <= plan.budget);
+    assert_eq!(plan.budget.get(), 3_142_118_200 * 80 / 100);
+
+    let csv = folder.read("d.csv");
+    let mut lines = csv.lines();
+    let header = "activation_name,decision,median_mem_size_bytes,recomp_time_s,creation_rank,first_bw_use_rank";
+    assert_eq!(lines.next(), Some(header));
+    let count = |word: &str| {
+        csv.lines()
+            .filter(|l| l.split(',').nth(1) == Some(word))
+            .count()
+    };
+    assert!(count("RECOMPUTE") > 0 && count("RETAINED") > 0);
+    assert_eq!(count("RECOMPUTE") + count("RETAINED"), lines.count());
+
+    let audit = folder.remat("verify @unet-b8 plan.json").works();
+    assert!(audit.starts_with("valid"), "{audit}");
+}
+
+#[test]
+fn json_holds_the_same_numbers() {
+    let folder = Folder::new("json");
+    let out = folder
+        .remat("plan @unet-b8 --budget 80% --strategy mutwo --out plan.json --json")
+        .works();
+    let said: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    let plan = Plan::from_json(&folder.read("plan.json")).expect("a plan");
+    assert_eq!(said["peak_bytes"], plan.peak.get());
+    assert_eq!(said["time_us"], plan.time.get());
+    assert_eq!(said["plain_peak_bytes"], 3_142_118_200_u64);
+    let out = folder.remat("verify @unet-b8 plan.json --json").works();
+    let audit: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(audit["peak_bytes"], plan.peak.get());
+    assert_eq!(audit["recomputed_runs"], said["recomputed_runs"]);
+}
+
+#[test]
+fn the_same_command_gives_the_same_bytes() {
+    let folder = Folder::new("same");
+    for strategy in ["search", "mutwo", "sqrt"] {
+        let plan = |out: &str| {
+            let line = format!("plan @vgg16-b32 --budget 95% --effort 0 --strategy {strategy}");
+            folder.remat(&format!("{line} --out {out}")).works();
+            folder.read(out)
+        };
+        assert_eq!(plan("a.json"), plan("b.json"));
+    }
+}
+
+#[test]
+fn a_budget_that_cannot_be_met_writes_nothing() {
+    let folder = Folder::new("infeasible");
+    let ran = folder.remat("plan @mlp-b256 --budget 1MiB --out plan.json --decisions d.csv");
+    ran.fails(
+        3,
+        &[
+            "1.00 MiB",
+            "smallest budget with a known plan",
+            "proven lower bound",
+            "must coexist",
+        ],
+    );
+    assert!(folder.files().is_empty());
+}
+
+#[test]
+fn the_smallest_budget_named_in_the_refusal_works() {
+    let folder = Folder::new("smallest");
+    for strategy in ["search", "mutwo", "sqrt"] {
+        let ran = folder.remat(&format!(
+            "plan @unet-b8 --budget 1% --effort 0 --strategy {strategy}"
+        ));
+        assert_eq!(ran.code, 3, "{}", ran.err);
+        let line = ran.err.lines().find(|l| l.contains("smallest budget"));
+        let bytes = line.and_then(|l| l.split(['(', ' ']).rev().nth(1));
+        let bytes = bytes.expect("a number of bytes").to_owned();
+        folder
+            .remat(&format!(
+                "plan @unet-b8 --budget {bytes} --effort 0 --strategy {strategy}"
+            ))
+            .works();
+    }
+}
+
+#[test]
+fn nonsense_budgets_each_get_a_word() {
+    let folder = Folder::new("nonsense");
+    for (budget, word) in [
+        ("-3GiB", "negative"),
+        ("0", "zero"),
+        ("0%", "zero"),
+        ("12XB", "XB"),
+        ("lots", "lots"),
+        ("1.5", "whole"),
+    ] {
+        folder
+            .remat(&format!("plan @mlp-b256 --budget {budget} --out plan.json"))
+            .fails(2, &[word]);
+    }
+    assert!(folder.files().is_empty());
+}
+
+#[test]
+fn a_budget_above_the_peak_gives_the_plain_schedule_and_says_so() {
+    let folder = Folder::new("above");
+    let ran = folder.remat("plan @mlp-b256 --budget 1GiB --out plan.json");
+    assert!(
+        ran.err.contains("above the plain step's peak"),
+        "{}",
+        ran.err
+    );
+    let out = ran.works();
+    assert!(out.contains("no plan under this budget is faster"), "{out}");
+    let plan = Plan::from_json(&folder.read("plan.json")).expect("a plan");
+    let mut runs: Vec<_> = plan
+        .steps
+        .iter()
+        .filter(|s| matches!(s, Step::Run(_)))
+        .collect();
+    let count = runs.len();
+    runs.dedup();
+    assert_eq!(runs.len(), count);
+}
+
+#[test]
+fn bad_files_and_arguments_are_told_apart() {
+    let folder = Folder::new("bad");
+    folder
+        .remat("plan nowhere.json --budget 1GiB")
+        .fails(5, &["nowhere.json"]);
+    std::fs::write(folder.0.join("half.json"), "{\"format\": ").expect("writable");
+    folder
+        .remat("plan half.json --budget 1GiB")
+        .fails(5, &["half.json", "not a graph"]);
+    folder
+        .remat("verify @mlp-b256 half.json")
+        .fails(5, &["half.json", "not a plan"]);
+    folder
+        .remat("plan @mlp-b256 --budget 90% --out no/such/folder/plan.json")
+        .fails(2, &["no/such/folder"]);
+    folder
+        .remat("plan @mlp-b256 --budget 90% --strategy magic")
+        .fails(2, &["magic", "search"]);
+    folder
+        .remat("plan @mlp-b256 --budget 90% --effort 99")
+        .fails(2, &["99"]);
+    folder
+        .remat("plan @mlp-b256 --budget 90% --time-limit 0")
+        .fails(2, &["time limit"]);
+    folder.remat("plan @mlp-b256").fails(2, &["--budget"]);
+    assert_eq!(folder.files(), ["half.json"]);
+}
+
+#[test]
+fn verify_lists_every_violation() {
+    let folder = Folder::new("violations");
+    folder
+        .remat("plan @mlp-b256 --budget 100% --out plan.json")
+        .works();
+    let mut plan = Plan::from_json(&folder.read("plan.json")).expect("a plan");
+    plan.peak.0 -= 1;
+    plan.time.0 += 100.0;
+    plan.steps.remove(0);
+    std::fs::write(folder.0.join("plan.json"), plan.to_json()).expect("writable");
+    let ran = folder.remat("verify @mlp-b256 plan.json");
+    assert!(ran.err.lines().count() >= 4, "{}", ran.err);
+    ran.fails(4, &["plan.json is not valid", "not live", "peak", "takes"]);
+    folder
+        .remat("verify @vgg16-b32 plan.json")
+        .fails(4, &["mlp-b256", "vgg16-b32"]);
+}
+
+#[test]
+fn the_frontier_is_monotone_in_both_directions() {
+    let folder = Folder::new("frontier");
+    for strategy in ["search", "mutwo", "sqrt"] {
+        let line = format!("frontier @unet-b8 --points 5 --effort 0 --strategy {strategy}");
+        folder.remat(&format!("{line} --out f.csv")).works();
+        let csv = folder.read("f.csv");
+        assert!(csv.starts_with("budget_bytes,peak_bytes,time_us,overhead_percent,"));
+        let number = |text: &str| text.parse::<f64>().expect("a number");
+        let rows = csv.lines().skip(1);
+        let rows: Vec<Vec<f64>> = rows.map(|l| l.split(',').map(number).collect()).collect();
+        assert!(rows.len() >= 2, "{csv}");
+        for pair in rows.windows(2) {
+            assert!(pair[1][0] < pair[0][0], "budgets descend:\n{csv}");
+            assert!(pair[1][1] <= pair[0][1], "peaks never rise:\n{csv}");
+            assert!(pair[1][2] >= pair[0][2], "times never fall:\n{csv}");
+        }
+    }
+    folder
+        .remat("frontier @unet-b8 --points 1")
+        .fails(2, &["points"]);
+}
+
+#[test]
+fn help_names_the_exit_codes() {
+    let folder = Folder::new("help");
+    let out = folder.remat("--help").works();
+    assert!(out.contains("Exit codes"), "{out}");
+    for verb in ["plan", "frontier", "verify"] {
+        assert!(out.contains(verb));
+        folder.remat(&format!("{verb} --help")).works();
+    }
+}
