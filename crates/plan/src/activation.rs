@@ -20,11 +20,11 @@ pub(crate) struct Activation {
     pub(crate) bytes: Bytes,
     /// Position of its writer in the natural order.
     pub(crate) made: usize,
-    /// Position of its last forward use; its making if there is none.
+    /// Position of its last use before its first backward use; its making if there is none.
     pub(crate) last_forward: usize,
     /// Position of its first backward use.
     pub(crate) first_backward: usize,
-    /// Position of its last backward use.
+    /// Position of its last use.
     pub(crate) last_backward: usize,
     /// `recomp_srcs`: ascending, activations only. What is persistent is there anyway.
     pub(crate) sources: Vec<StorageId>,
@@ -55,6 +55,7 @@ pub(crate) fn activations(graph: &Graph) -> Vec<Activation> {
     let mut tracer = Tracer::new(graph, &is_activation);
     let of = |s: &StorageId| is_activation[s.index()];
     let storages = graph.storage_ids().filter(of);
+    let readers = |s: StorageId| graph.readers(s).iter().map(|r| position[r.index()]);
     storages
         .map(|storage| {
             let uses = liveness.of(storage);
@@ -73,9 +74,11 @@ pub(crate) fn activations(graph: &Graph) -> Vec<Activation> {
                 storage,
                 bytes: graph.storage(storage).bytes,
                 made,
-                last_forward: uses.last_forward.unwrap_or(made),
+                last_forward: readers(storage)
+                    .rfind(|&at| at < first_backward)
+                    .unwrap_or(made),
                 first_backward,
-                last_backward: uses.last_backward.unwrap_or(first_backward),
+                last_backward: readers(storage).next_back().unwrap_or(first_backward),
                 recompute_time: nodes.iter().map(|&n| graph.node(n).time).sum(),
                 rebuildable: nodes.iter().all(may_run_again),
                 sources,

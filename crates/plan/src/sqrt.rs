@@ -64,9 +64,10 @@ fn keep_outputs_of_fixed_nodes(
     kept: &mut [bool],
 ) -> bool {
     let dropped = dropped_by_segment(graph, segments, kept);
+    let end = end_of_forward(segments);
     let first_use = |s: &StorageId| {
         let mut readers = graph.readers(*s).iter();
-        readers.find(|r| segments[r.index()].is_none()).copied()
+        readers.find(|r| r.index() > end).copied()
     };
     let runs_again: Vec<Option<NodeId>> = dropped
         .iter()
@@ -90,7 +91,7 @@ fn keep_outputs_of_fixed_nodes(
 fn order(graph: &Graph, segments: &[Option<usize>], kept: &[bool]) -> Vec<NodeId> {
     let dropped_by_segment = dropped_by_segment(graph, segments, kept);
     let mut rebuild = Rebuild::new(graph);
-    let mut forward_left = segments.iter().flatten().count();
+    let end = end_of_forward(segments);
     for id in graph.natural_order() {
         for &read in &graph.node(id).reads {
             if !rebuild.is_live(read) {
@@ -101,14 +102,18 @@ fn order(graph: &Graph, segments: &[Option<usize>], kept: &[bool]) -> Vec<NodeId
             }
         }
         rebuild.run(id);
-        forward_left -= usize::from(segments[id.index()].is_some());
-        if forward_left == 0 && segments[id.index()].is_some() {
+        if id.index() == end {
             for s in graph.storage_ids().filter(|s| !kept[s.index()]) {
                 rebuild.drop_storage(s);
             }
         }
     }
     rebuild.order
+}
+
+/// The last forward node, after which storages are dropped.
+fn end_of_forward(segments: &[Option<usize>]) -> usize {
+    segments.iter().rposition(Option::is_some).unwrap_or(0)
 }
 
 /// The dropped storages of each segment that are read after the forward pass, ascending.
@@ -118,11 +123,11 @@ fn dropped_by_segment(
     kept: &[bool],
 ) -> Vec<Vec<StorageId>> {
     let count = segments.iter().flatten().max().map_or(0, |last| last + 1);
+    let end = end_of_forward(segments);
     let mut dropped = vec![Vec::new(); count];
     for s in graph.storage_ids().filter(|s| !kept[s.index()]) {
-        let needed_later = |r: &NodeId| segments[r.index()].is_none();
         if let Some(segment) = segments[graph.writer(s).index()]
-            && graph.readers(s).iter().any(needed_later)
+            && graph.readers(s).iter().any(|r| r.index() > end)
         {
             dropped[segment].push(s);
         }

@@ -10,6 +10,9 @@
 //!   run then writes what the plain step writes.
 //! * *bytes*: what is live before, during and after each step, scratch included.
 //!
+//! [`verify_rewritten`] also takes the graph that a plan was rewritten to, and checks run by run that
+//! it is the same work, wired the same way, in no more bytes than the plan promises.
+//!
 //! Invariants: this crate depends on `remat-graph` alone and does not use its `Timeline`; a step with
 //! a violation is replayed as if it were right, so that one fault is reported once.
 //!
@@ -17,8 +20,10 @@
 
 mod audit;
 mod bytes;
+mod rewritten;
 mod values;
 mod violation;
 
 pub use audit::{Audit, verify};
+pub use rewritten::{Origins, verify_rewritten};
 pub use violation::{Violation, Violations};

@@ -70,6 +70,50 @@ pub enum Violation {
     PeakMisstated { said: Bytes, found: Bytes },
     #[error("the plan says that it takes {said}, the replay finds {found}")]
     TimeMisstated { said: Micros, found: Micros },
+    #[error("rewritten graph: {what}: expected {expected} origins, found {found}")]
+    OriginCount {
+        what: &'static str,
+        expected: usize,
+        found: usize,
+    },
+    #[error("rewritten graph: {node} stands for nothing in the graph")]
+    NoOrigin { node: String },
+    #[error("rewritten graph: storage {storage} is a copy of nothing in the graph")]
+    NoStorageOrigin { storage: StorageId },
+    #[error("rewritten graph: run {run} is {found}, the plan runs {expected} there")]
+    WrongRun {
+        run: usize,
+        expected: String,
+        found: String,
+    },
+    #[error("rewritten graph: {runs} runs, the plan has {expected}")]
+    RunCount { runs: usize, expected: usize },
+    #[error("rewritten graph: {node} differs from {origin} in its {what}")]
+    NodeChanged {
+        node: String,
+        origin: String,
+        what: &'static str,
+    },
+    #[error("rewritten graph: {node} {how} {storage} where {origin} {how} {expected}")]
+    WrongWire {
+        node: String,
+        origin: String,
+        how: &'static str,
+        storage: StorageId,
+        expected: StorageId,
+    },
+    #[error("rewritten graph: storage {storage} is not as large as {origin}")]
+    SizeChanged {
+        storage: StorageId,
+        origin: StorageId,
+    },
+    #[error("rewritten graph: its {what} are not those of the graph")]
+    ListChanged { what: &'static str },
+    #[error("rewritten graph: output {storage} is a copy that {updater} has not updated")]
+    CopyStale { storage: StorageId, updater: String },
+    #[error("rewritten graph: its peak is {found} bytes, the plan promises {promised}",
+        found = found.get(), promised = promised.get())]
+    RewrittenPeak { promised: Bytes, found: Bytes },
 }
 
 /// Everything that is wrong with a plan; never empty.
