@@ -1,0 +1,201 @@
+//! ReLU and GELU, forward and backward.
+//!
+//! ReLU maps NaN to NaN, and its gradient at zero is zero, as in PyTorch. GELU's backward needs `x`
+//! and no saved value; both directions share one pass of [`math`](super::math) per element.
+
+use super::lanes::{Arithmetic, vectorised};
+use super::math::{logistic, normal_cdf};
+use super::tasks::TASK_ELEMENTS;
+use crate::Threads;
+use remat_program::op::Gelu;
+
+/// `1 / √(2π)`, the height of the normal density.
+const DENSITY: f32 = 0.398_942_3;
+/// `2 · √(2/π)`: the tanh-GELU is `x · logistic(2 √(2/π) (x + 0.044715 x³))`.
+const TANH_SCALE: f32 = 1.595_769;
+/// The cubic term of the tanh-GELU.
+const TANH_CUBIC: f32 = 0.044_715;
+
+/// `max(x, 0)`, and NaN for NaN.
+#[inline(always)]
+pub(crate) fn relu_of(x: f32) -> f32 {
+    if x <= 0.0 { 0.0 } else { x }
+}
+
+/// `y = relu(x)`.
+pub fn relu(x: &[f32], y: &mut [f32], threads: &Threads) {
+    assert_eq!(x.len(), y.len(), "operand lengths");
+    threads.chunks_mut(y, TASK_ELEMENTS, &|task, y| {
+        let start = task * TASK_ELEMENTS;
+        relu_chunk(&x[start..start + y.len()], y);
+    });
+}
+
+/// `dx = dy` where `y` is positive (or NaN), zero elsewhere.
+pub fn relu_dx(y: &[f32], dy: &[f32], dx: &mut [f32], threads: &Threads) {
+    assert_eq!((y.len(), dy.len()), (dx.len(), dx.len()), "operand lengths");
+    threads.chunks_mut(dx, TASK_ELEMENTS, &|task, dx| {
+        let range = task * TASK_ELEMENTS..task * TASK_ELEMENTS + dx.len();
+        relu_dx_chunk(&y[range.clone()], &dy[range], dx);
+    });
+}
+
+/// `y = gelu(x)`.
+pub fn gelu(kind: Gelu, x: &[f32], y: &mut [f32], threads: &Threads) {
+    assert_eq!(x.len(), y.len(), "operand lengths");
+    threads.chunks_mut(y, TASK_ELEMENTS, &|task, y| {
+        let start = task * TASK_ELEMENTS;
+        gelu_chunk(kind, &x[start..start + y.len()], y);
+    });
+}
+
+/// `dx = dy · gelu'(x)`.
+pub fn gelu_dx(kind: Gelu, x: &[f32], dy: &[f32], dx: &mut [f32], threads: &Threads) {
+    assert_eq!((x.len(), dy.len()), (dx.len(), dx.len()), "operand lengths");
+    threads.chunks_mut(dx, TASK_ELEMENTS, &|task, dx| {
+        let range = task * TASK_ELEMENTS..task * TASK_ELEMENTS + dx.len();
+        gelu_dx_chunk(kind, &x[range.clone()], &dy[range], dx);
+    });
+}
+
+vectorised! {
+    fn relu_chunk<A>(x: &[f32], y: &mut [f32]) {
+        for (y, &x) in y.iter_mut().zip(x) {
+            *y = relu_of(x);
+        }
+    }
+}
+
+vectorised! {
+    fn relu_dx_chunk<A>(y: &[f32], dy: &[f32], dx: &mut [f32]) {
+        for ((dx, &y), &dy) in dx.iter_mut().zip(y).zip(dy) {
+            *dx = if y <= 0.0 { 0.0 } else { dy };
+        }
+    }
+}
+
+vectorised! {
+    fn gelu_chunk<A>(kind: Gelu, x: &[f32], y: &mut [f32]) {
+        match kind {
+            Gelu::Erf => {
+                for (y, &x) in y.iter_mut().zip(x) {
+                    *y = x * normal_cdf::<A>(x).0;
+                }
+            }
+            Gelu::Tanh => {
+                for (y, &x) in y.iter_mut().zip(x) {
+                    *y = x * tanh_weight::<A>(x).0;
+                }
+            }
+        }
+    }
+}
+
+vectorised! {
+    fn gelu_dx_chunk<A>(kind: Gelu, x: &[f32], dy: &[f32], dx: &mut [f32]) {
+        match kind {
+            Gelu::Erf => {
+                for ((dx, &x), &dy) in dx.iter_mut().zip(x).zip(dy) {
+                    let (cdf, bell) = normal_cdf::<A>(x);
+                    *dx = dy * A::mul_add(x * DENSITY, bell, cdf);
+                }
+            }
+            Gelu::Tanh => {
+                for ((dx, &x), &dy) in dx.iter_mut().zip(x).zip(dy) {
+                    let (weight, product) = tanh_weight::<A>(x);
+                    let slope = TANH_SCALE * A::mul_add(3.0 * TANH_CUBIC * x, x, 1.0);
+                    *dx = dy * A::mul_add(x * slope, product, weight);
+                }
+            }
+        }
+    }
+}
+
+/// What the tanh-GELU multiplies `x` with, `s = (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2`, and `s (1 - s)`.
+#[inline(always)]
+fn tanh_weight<A: Arithmetic>(x: f32) -> (f32, f32) {
+    logistic::<A>(TANH_SCALE * x * A::mul_add(TANH_CUBIC * x, x, 1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::lanes::tests::portable;
+    use crate::kernels::test_data::{AWKWARD_LENGTHS, assert_close, assert_same_bits, random};
+
+    /// `gelu(x)` and its derivative, from an independent formula in `f64`.
+    fn reference(kind: Gelu, x: f64) -> (f64, f64) {
+        let value = |x: f64| match kind {
+            // Simpson's rule over the density from 0 to x.
+            Gelu::Erf => {
+                const STEPS: usize = 400;
+                let h = x / STEPS as f64;
+                let density = |t: f64| (-t * t / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt();
+                let inner: f64 = (1..STEPS)
+                    .map(|i| density(h * i as f64) * if i % 2 == 1 { 4.0 } else { 2.0 })
+                    .sum();
+                x * (0.5 + h / 3.0 * (density(0.0) + inner + density(x)))
+            }
+            Gelu::Tanh => {
+                let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+                0.5 * x * (1.0 + u.tanh())
+            }
+        };
+        let h = 1e-5;
+        (value(x), (value(x + h) - value(x - h)) / (2.0 * h))
+    }
+
+    #[test]
+    fn relu_keeps_nan_and_stops_the_gradient_at_zero() {
+        let threads = Threads::new(1);
+        let x = [-1.0, -0.0, 0.0, 2.0, f32::NAN, f32::NEG_INFINITY];
+        let mut y = [9.0; 6];
+        relu(&x, &mut y, &threads);
+        assert_eq!(y[..4], [0.0, 0.0, 0.0, 2.0]);
+        assert!(y[4].is_nan());
+        assert_eq!(y[5], 0.0);
+        let mut dx = [9.0; 6];
+        relu_dx(&y, &[5.0; 6], &mut dx, &threads);
+        assert_eq!(dx, [0.0, 0.0, 0.0, 5.0, 5.0, 0.0]);
+    }
+
+    #[test]
+    fn gelu_and_its_gradient_match_the_definition() {
+        let threads = Threads::new(1);
+        for kind in [Gelu::Erf, Gelu::Tanh] {
+            let x: Vec<f32> = (-600..=600).map(|i| i as f32 / 100.0).collect();
+            let dy = vec![2.0; x.len()];
+            let (mut y, mut dx) = (vec![0.0; x.len()], vec![0.0; x.len()]);
+            let both = |y: &mut [f32], dx: &mut [f32]| {
+                gelu(kind, &x, y, &threads);
+                gelu_dx(kind, &x, &dy, dx, &threads);
+            };
+            let want: Vec<(f64, f64)> = x.iter().map(|&x| reference(kind, f64::from(x))).collect();
+            let value: Vec<f64> = want.iter().map(|w| w.0).collect();
+            let slope: Vec<f64> = want.iter().map(|w| 2.0 * w.1).collect();
+            both(&mut y, &mut dx);
+            // Eight roundings of values up to 6, and the finite difference's own 1e-9.
+            assert_close(&y, &value, 1e-6, 1e-9);
+            assert_close(&dx, &slope, 1e-6, 5e-7);
+            portable(|| both(&mut y, &mut dx));
+            assert_close(&y, &value, 1e-6, 1e-9);
+            assert_close(&dx, &slope, 1e-6, 5e-7);
+        }
+    }
+
+    #[test]
+    fn thread_counts_do_not_change_a_bit() {
+        for len in AWKWARD_LENGTHS {
+            let (x, dy) = (random(len, 3), random(len, 4));
+            assert_same_bits(|threads| {
+                let mut outputs = vec![vec![f32::NAN; len]; 5];
+                relu(&x, &mut outputs[0], threads);
+                for (i, kind) in [Gelu::Erf, Gelu::Tanh].into_iter().enumerate() {
+                    gelu(kind, &x, &mut outputs[1 + 2 * i], threads);
+                    gelu_dx(kind, &x, &dy, &mut outputs[2 + 2 * i], threads);
+                }
+                outputs
+            });
+        }
+    }
+}

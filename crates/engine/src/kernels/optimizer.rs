@@ -1,0 +1,296 @@
+//! The optimizers' updates, in PyTorch's formulas and order.
+
+use super::lanes::vectorised;
+use super::tasks::{TASK_ELEMENTS, chunks_mut2, chunks_mut3};
+use crate::Threads;
+use remat_program::op::{Adam, Sgd};
+
+/// `sgd`: `param*, grad [, momentum*]`; the momentum buffer is there if the momentum is not zero, and
+/// starts as zeros.
+pub fn sgd(
+    dims: &Sgd,
+    param: &mut [f32],
+    grad: &[f32],
+    momentum: Option<&mut [f32]>,
+    threads: &Threads,
+) {
+    assert_eq!(
+        (param.len(), grad.len()),
+        (dims.len, dims.len),
+        "operand lengths"
+    );
+    assert_eq!(momentum.is_some(), dims.momentum != 0.0, "momentum buffer");
+    let range = |task: usize, len: usize| task * TASK_ELEMENTS..task * TASK_ELEMENTS + len;
+    match momentum {
+        Some(momentum) => chunks_mut2(
+            threads,
+            (param, TASK_ELEMENTS),
+            (momentum, TASK_ELEMENTS),
+            |task, param, momentum| {
+                sgd_momentum_chunk(dims, param, &grad[range(task, param.len())], momentum);
+            },
+        ),
+        None => threads.chunks_mut(param, TASK_ELEMENTS, &|task, param| {
+            sgd_chunk(dims, param, &grad[range(task, param.len())]);
+        }),
+    }
+}
+
+vectorised! {
+    fn sgd_chunk<A>(dims: &Sgd, param: &mut [f32], grad: &[f32]) {
+        for (p, &g) in param.iter_mut().zip(grad) {
+            let g = A::mul_add(dims.weight_decay, *p, g);
+            *p = A::mul_add(-dims.learning_rate, g, *p);
+        }
+    }
+}
+
+vectorised! {
+    fn sgd_momentum_chunk<A>(dims: &Sgd, param: &mut [f32], grad: &[f32], momentum: &mut [f32]) {
+        for ((p, &g), m) in param.iter_mut().zip(grad).zip(momentum) {
+            let g = A::mul_add(dims.weight_decay, *p, g);
+            *m = A::mul_add(dims.momentum, *m, g);
+            *p = A::mul_add(-dims.learning_rate, *m, *p);
+        }
+    }
+}
+
+/// `adam`: `param*, grad, first*, second*`. `step` counts the run's steps from 1.
+///
+/// # Panics
+/// If `step` is zero.
+pub fn adam(
+    dims: &Adam,
+    step: u64,
+    param: &mut [f32],
+    grad: &[f32],
+    first: &mut [f32],
+    second: &mut [f32],
+    threads: &Threads,
+) {
+    assert!(step > 0, "Adam counts steps from 1");
+    assert_eq!(
+        (param.len(), grad.len()),
+        (dims.len, dims.len),
+        "operand lengths"
+    );
+    assert_eq!(
+        (first.len(), second.len()),
+        (dims.len, dims.len),
+        "operand lengths"
+    );
+    let rates = AdamRates::new(dims, step);
+    chunks_mut3(
+        threads,
+        (param, TASK_ELEMENTS),
+        (first, TASK_ELEMENTS),
+        (second, TASK_ELEMENTS),
+        |task, param, first, second| {
+            let start = task * TASK_ELEMENTS;
+            let grad = &grad[start..start + param.len()];
+            adam_chunk(&rates, param, grad, first, second);
+        },
+    );
+}
+
+/// The factors of one step, computed in `f64` as PyTorch does.
+struct AdamRates {
+    /// `1 - beta1` and `1 - beta2`.
+    first: f32,
+    second: f32,
+    /// `beta2`.
+    second_decay: f32,
+    /// `1 / √(1 - beta2^step)`.
+    root_scale: f32,
+    eps: f32,
+    /// `learning_rate / (1 - beta1^step)`.
+    step_size: f32,
+    /// Added to the gradient, in parts of the parameter.
+    penalty: f32,
+    /// What the parameter is multiplied with first.
+    shrink: f32,
+}
+
+impl AdamRates {
+    fn new(dims: &Adam, step: u64) -> AdamRates {
+        let power = |beta: f32| f64::from(beta).powf(step as f64);
+        let (rate, decay) = (f64::from(dims.learning_rate), f64::from(dims.weight_decay));
+        AdamRates {
+            first: (1.0 - f64::from(dims.beta1)) as f32,
+            second: (1.0 - f64::from(dims.beta2)) as f32,
+            second_decay: dims.beta2,
+            root_scale: (1.0 / (1.0 - power(dims.beta2)).sqrt()) as f32,
+            eps: dims.eps,
+            step_size: (rate / (1.0 - power(dims.beta1))) as f32,
+            penalty: if dims.decoupled {
+                0.0
+            } else {
+                dims.weight_decay
+            },
+            shrink: if dims.decoupled {
+                (1.0 - rate * decay) as f32
+            } else {
+                1.0
+            },
+        }
+    }
+}
+
+vectorised! {
+    fn adam_chunk<A>(
+        rates: &AdamRates, param: &mut [f32], grad: &[f32], first: &mut [f32], second: &mut [f32],
+    ) {
+        let moments = first.iter_mut().zip(second);
+        for ((p, &g), (m, v)) in param.iter_mut().zip(grad).zip(moments) {
+            let start = *p * rates.shrink;
+            let g = A::mul_add(rates.penalty, *p, g);
+            *m = A::mul_add(rates.first, g - *m, *m);
+            *v = A::mul_add(rates.second * g, g, rates.second_decay * *v);
+            let root = A::mul_add(v.sqrt(), rates.root_scale, rates.eps);
+            *p = A::mul_add(-rates.step_size, *m / root, start);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::lanes::tests::portable;
+    use crate::kernels::test_data::{AWKWARD_LENGTHS, assert_close, assert_same_bits, random};
+
+    const STEPS: u64 = 5;
+
+    fn sgd_cases(len: usize) -> [Sgd; 3] {
+        let case = |momentum, weight_decay| Sgd {
+            len,
+            learning_rate: 0.1,
+            momentum,
+            weight_decay,
+        };
+        [case(0.0, 0.0), case(0.0, 0.01), case(0.9, 0.01)]
+    }
+
+    fn adam_cases(len: usize) -> [Adam; 3] {
+        let case = |weight_decay, decoupled| Adam {
+            len,
+            learning_rate: 0.01,
+            beta1: 0.9,
+            beta2: 0.999,
+            eps: 1e-8,
+            weight_decay,
+            decoupled,
+        };
+        [case(0.0, false), case(0.1, false), case(0.1, true)]
+    }
+
+    /// Five steps with changing gradients: `[param, momentum]`.
+    fn run_sgd(dims: &Sgd, threads: &Threads) -> Vec<Vec<f32>> {
+        let (mut param, mut momentum) = (random(dims.len, 1), vec![0.0; dims.len]);
+        for step in 1..=STEPS {
+            let buffer = (dims.momentum != 0.0).then_some(&mut momentum[..]);
+            sgd(
+                dims,
+                &mut param,
+                &random(dims.len, 10 + step),
+                buffer,
+                threads,
+            );
+        }
+        vec![param, momentum]
+    }
+
+    /// Five steps with changing gradients: `[param, first, second]`.
+    fn run_adam(dims: &Adam, threads: &Threads) -> Vec<Vec<f32>> {
+        let mut state = [
+            random(dims.len, 1),
+            vec![0.0; dims.len],
+            vec![0.0; dims.len],
+        ];
+        for step in 1..=STEPS {
+            let [param, first, second] = &mut state;
+            adam(
+                dims,
+                step,
+                param,
+                &random(dims.len, 10 + step),
+                first,
+                second,
+                threads,
+            );
+        }
+        state.into()
+    }
+
+    fn reference_sgd(dims: &Sgd) -> Vec<f64> {
+        let element = |i: usize| {
+            let (mut p, mut m) = (f64::from(random(dims.len, 1)[i]), 0.0);
+            for step in 1..=STEPS {
+                let g =
+                    f64::from(random(dims.len, 10 + step)[i]) + f64::from(dims.weight_decay) * p;
+                m = f64::from(dims.momentum) * m + g;
+                p -= f64::from(dims.learning_rate) * m;
+            }
+            p
+        };
+        (0..dims.len).map(element).collect()
+    }
+
+    fn reference_adam(dims: &Adam) -> Vec<f64> {
+        let (beta1, beta2) = (f64::from(dims.beta1), f64::from(dims.beta2));
+        let (rate, decay) = (f64::from(dims.learning_rate), f64::from(dims.weight_decay));
+        let element = |i: usize| {
+            let (mut p, mut m, mut v) = (f64::from(random(dims.len, 1)[i]), 0.0, 0.0);
+            for step in 1..=STEPS {
+                let mut g = f64::from(random(dims.len, 10 + step)[i]);
+                if dims.decoupled {
+                    p *= 1.0 - rate * decay;
+                } else {
+                    g += decay * p;
+                }
+                m = beta1 * m + (1.0 - beta1) * g;
+                v = beta2 * v + (1.0 - beta2) * g * g;
+                let (m_hat, v_hat) = (
+                    m / (1.0 - beta1.powi(step as i32)),
+                    v / (1.0 - beta2.powi(step as i32)),
+                );
+                p -= rate * m_hat / (v_hat.sqrt() + f64::from(dims.eps));
+            }
+            p
+        };
+        (0..dims.len).map(element).collect()
+    }
+
+    #[test]
+    fn five_steps_match_the_definition() {
+        let threads = Threads::new(1);
+        // Each step moves a parameter of size up to 3 by one rounded addition: 5 · 2^-23 · 3.
+        for dims in sgd_cases(100) {
+            let want = reference_sgd(&dims);
+            assert_close(&run_sgd(&dims, &threads)[0], &want, 0.0, 2e-6);
+            assert_close(
+                &portable(|| run_sgd(&dims, &threads))[0].clone(),
+                &want,
+                0.0,
+                2e-6,
+            );
+        }
+        for dims in adam_cases(100) {
+            let want = reference_adam(&dims);
+            assert_close(&run_adam(&dims, &threads)[0], &want, 0.0, 2e-6);
+            assert_close(
+                &portable(|| run_adam(&dims, &threads))[0].clone(),
+                &want,
+                0.0,
+                2e-6,
+            );
+        }
+    }
+
+    #[test]
+    fn thread_counts_do_not_change_a_bit() {
+        for len in AWKWARD_LENGTHS {
+            assert_same_bits(|threads| run_sgd(&sgd_cases(len)[2], threads));
+            assert_same_bits(|threads| run_adam(&adam_cases(len)[1], threads));
+        }
+    }
+}

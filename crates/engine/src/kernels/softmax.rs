@@ -1,0 +1,184 @@
+//! Softmax over the last axis, forward and backward, with an optional causal mask.
+//!
+//! Each row is shifted by its maximum, so no exponential overflows. A row stays in the first-level
+//! cache for its three passes. A row of `-∞` alone gives NaN, as in PyTorch.
+
+use super::lanes::{fold_pair, maximum, sum, vectorised};
+use super::math::exp;
+use super::tasks::rows_per_task;
+use crate::Threads;
+use remat_program::op::{Mask, Softmax};
+
+/// `softmax`: `x → y`.
+pub fn softmax(dims: &Softmax, x: &[f32], y: &mut [f32], threads: &Threads) {
+    assert_eq!((x.len(), y.len()), operand_lengths(dims), "operand lengths");
+    let rows = rows_per_task(dims.cols);
+    threads.chunks_mut(y, rows * dims.cols.max(1), &|task, y| {
+        let start = task * rows * dims.cols;
+        softmax_rows(dims, task * rows, &x[start..start + y.len()], y);
+    });
+}
+
+/// `softmax_dx`: `y, dy → dx`: `dx = y · (dy - Σ y · dy)`.
+pub fn softmax_dx(dims: &Softmax, y: &[f32], dy: &[f32], dx: &mut [f32], threads: &Threads) {
+    assert_eq!(
+        (y.len(), dx.len()),
+        operand_lengths(dims),
+        "operand lengths"
+    );
+    assert_eq!(dy.len(), dx.len(), "operand lengths");
+    let rows = rows_per_task(dims.cols);
+    threads.chunks_mut(dx, rows * dims.cols.max(1), &|task, dx| {
+        let range = task * rows * dims.cols..task * rows * dims.cols + dx.len();
+        softmax_dx_rows(dims, task * rows, &y[range.clone()], &dy[range], dx);
+    });
+}
+
+fn operand_lengths(dims: &Softmax) -> (usize, usize) {
+    (dims.rows * dims.cols, dims.rows * dims.cols)
+}
+
+/// How many columns row `row` sees.
+#[inline(always)]
+fn seen(dims: &Softmax, row: usize) -> usize {
+    match dims.mask {
+        Mask::Full => dims.cols,
+        Mask::Causal => row % dims.cols + 1,
+    }
+}
+
+vectorised! {
+    fn softmax_rows<A>(dims: &Softmax, first_row: usize, x: &[f32], y: &mut [f32]) {
+        let rows = x.chunks_exact(dims.cols).zip(y.chunks_exact_mut(dims.cols));
+        for (row, (x, y)) in rows.enumerate() {
+            let (y, masked) = y.split_at_mut(seen(dims, first_row + row));
+            let x = &x[..y.len()];
+            let shift = maximum(x);
+            for (y, &x) in y.iter_mut().zip(x) {
+                *y = exp::<A>(x - shift);
+            }
+            let scale = 1.0 / sum(y);
+            for y in y {
+                *y *= scale;
+            }
+            masked.fill(0.0);
+        }
+    }
+}
+
+vectorised! {
+    fn softmax_dx_rows<A>(
+        dims: &Softmax, first_row: usize, y: &[f32], dy: &[f32], dx: &mut [f32],
+    ) {
+        let rows = y
+            .chunks_exact(dims.cols)
+            .zip(dy.chunks_exact(dims.cols))
+            .zip(dx.chunks_exact_mut(dims.cols));
+        for (row, ((y, dy), dx)) in rows.enumerate() {
+            let (dx, masked) = dx.split_at_mut(seen(dims, first_row + row));
+            let (y, dy) = (&y[..dx.len()], &dy[..dx.len()]);
+            let dot = fold_pair(y, dy, |run, y, dy| A::mul_add(y, dy, run));
+            for ((dx, &y), &dy) in dx.iter_mut().zip(y).zip(dy) {
+                *dx = y * (dy - dot);
+            }
+            masked.fill(0.0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::lanes::tests::portable;
+    use crate::kernels::test_data::{assert_close, assert_same_bits, random, wide};
+
+    const SHAPES: [(usize, usize); 6] =
+        [(1, 1), (3, 7), (5, 33), (256, 128), (2, 4099), (9, 20000)];
+
+    fn cases() -> impl Iterator<Item = Softmax> {
+        SHAPES.into_iter().flat_map(|(rows, cols)| {
+            [Mask::Full, Mask::Causal].map(|mask| Softmax { rows, cols, mask })
+        })
+    }
+
+    fn reference(dims: &Softmax, x: &[f64]) -> Vec<f64> {
+        let mut y = vec![0.0; x.len()];
+        for row in 0..dims.rows {
+            let end = row * dims.cols + seen(dims, row);
+            let x = &x[row * dims.cols..end];
+            let shift = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let total: f64 = x.iter().map(|x| (x - shift).exp()).sum();
+            for (y, x) in y[row * dims.cols..end].iter_mut().zip(x) {
+                *y = (x - shift).exp() / total;
+            }
+        }
+        y
+    }
+
+    fn reference_dx(dims: &Softmax, y: &[f64], dy: &[f64]) -> Vec<f64> {
+        let rows = y.chunks(dims.cols).zip(dy.chunks(dims.cols));
+        rows.flat_map(|(y, dy)| {
+            let dot: f64 = y.iter().zip(dy).map(|(y, dy)| y * dy).sum();
+            y.iter()
+                .zip(dy)
+                .map(|(y, dy)| y * (dy - dot))
+                .collect::<Vec<_>>()
+        })
+        .collect()
+    }
+
+    #[test]
+    fn both_directions_match_the_definition() {
+        let threads = Threads::new(1);
+        for dims in cases() {
+            let len = dims.rows * dims.cols;
+            // A large common offset must not matter.
+            let x: Vec<f32> = random(len, 1).iter().map(|x| 3.0 * x + 50.0).collect();
+            let dy = random(len, 2);
+            let (mut y, mut dx) = (vec![f32::NAN; len], vec![f32::NAN; len]);
+            let mut check = || {
+                softmax(&dims, &x, &mut y, &threads);
+                softmax_dx(&dims, &y, &dy, &mut dx, &threads);
+                // `x - max` is exact to half a unit of 50, 2e-6; the sum adds a few roundings.
+                assert_close(&y, &reference(&dims, &wide(&x)), 5e-6, 0.0);
+                // The dot product of terms up to 3 is good to a few units; `y` scales it.
+                assert_close(&dx, &reference_dx(&dims, &wide(&y), &wide(&dy)), 2e-6, 2e-6);
+            };
+            check();
+            portable(check);
+        }
+    }
+
+    #[test]
+    fn thread_counts_do_not_change_a_bit() {
+        for dims in cases() {
+            let len = dims.rows * dims.cols;
+            let (x, dy) = (random(len, 3), random(len, 4));
+            assert_same_bits(|threads| {
+                let (mut y, mut dx) = (vec![0.0; len], vec![0.0; len]);
+                softmax(&dims, &x, &mut y, threads);
+                softmax_dx(&dims, &y, &dy, &mut dx, threads);
+                vec![y, dx]
+            });
+        }
+    }
+
+    #[test]
+    fn masked_scores_get_no_weight() {
+        let dims = Softmax {
+            rows: 2,
+            cols: 3,
+            mask: Mask::Full,
+        };
+        let minus = f32::NEG_INFINITY;
+        let mut y = [9.0; 6];
+        softmax(
+            &dims,
+            &[1.0, minus, 1.0, minus, minus, minus],
+            &mut y,
+            &Threads::new(1),
+        );
+        assert_eq!(y[..3], [0.5, 0.0, 0.5]);
+        assert!(y[3..].iter().all(|y| y.is_nan()), "{y:?}");
+    }
+}
