@@ -1,0 +1,376 @@
+//! Simulated annealing over sequences of runs.
+//!
+//! In: a sequence, a budget, a number of moves. Out: the best sequence met: under the budget the fastest one,
+//! otherwise the one with the lowest peak.
+//!
+//! Energy: `time + price · max(0, peak - budget)`. Moves, each a transaction on a [`Sequence`]:
+//! - *rerun*: a read of a storage is served by a new run of its writer right before it, instead of by the
+//!   life that it falls into. What the new run reads and is not live is made again too, or kept longer.
+//! - *drop*: a repeated run is taken out, and so is every run that is then useless.
+//! - *shift*: a run moves within the range in which the same runs feed it and are fed by it.
+//!
+//! A move is taken if it lowers the energy, otherwise with probability `exp(-increase / temperature)`; the
+//! temperature falls geometrically.
+
+use super::model::Model;
+use super::random::Random;
+use super::sequence::Sequence;
+
+/// What to do and for how long.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Schedule {
+    pub(crate) moves: u64,
+    pub(crate) hot: f64,
+    pub(crate) cold: f64,
+}
+
+/// A sequence with what it costs.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    pub(crate) order: Vec<u32>,
+    pub(crate) peak: i64,
+    pub(crate) time: f64,
+}
+
+impl Found {
+    pub(crate) fn of(sequence: &Sequence) -> Found {
+        Found {
+            order: sequence.order(),
+            peak: sequence.peak(),
+            time: sequence.time(),
+        }
+    }
+
+    pub(crate) fn of_order(model: &Model, order: &[u32]) -> Found {
+        Found::of(&Sequence::new(model, order))
+    }
+
+    /// Whether `self` is the better answer to `budget`.
+    pub(crate) fn beats(&self, other: &Found, budget: i64) -> bool {
+        beats((self.peak, self.time), (other.peak, other.time), budget)
+    }
+}
+
+fn beats(a: (i64, f64), b: (i64, f64), budget: i64) -> bool {
+    match (a.0 <= budget, b.0 <= budget) {
+        (true, true) => a.1 < b.1,
+        (true, false) => true,
+        (false, true) => false,
+        (false, false) => a.0 < b.0,
+    }
+}
+
+pub(crate) struct Annealer<'m> {
+    pub(crate) sequence: Sequence<'m>,
+    budget: i64,
+    random: Random,
+    /// Microseconds per byte over the budget.
+    price: f64,
+    /// Nodes with more than one run, and where each stands in that list.
+    repeated: Vec<u32>,
+    place: Vec<u32>,
+    /// Nodes whose number of runs may have changed in this transaction.
+    touched: Vec<u32>,
+    stack: Vec<u32>,
+    pub(crate) stats: [[u64; 3]; 4],
+}
+
+const NOWHERE: u32 = u32::MAX;
+
+impl<'m> Annealer<'m> {
+    pub(crate) fn new(sequence: Sequence<'m>, budget: i64, seed: u64) -> Annealer<'m> {
+        let model = sequence.model;
+        let mut annealer = Annealer {
+            budget,
+            random: Random::new(seed),
+            price: 4.0 * model.least_time() / (budget.max(1) as f64),
+            repeated: Vec::new(),
+            place: vec![NOWHERE; model.time.len()],
+            touched: Vec::new(),
+            stack: Vec::new(),
+            sequence,
+            stats: Default::default(),
+        };
+        for v in 0..model.time.len() {
+            annealer.note(v as u32);
+        }
+        annealer
+    }
+
+    /// Keeps the list of repeated nodes up to date for one node.
+    fn note(&mut self, v: u32) {
+        let repeated = self.sequence.runs_of(v as usize).len() > 1;
+        let place = self.place[v as usize];
+        if repeated && place == NOWHERE {
+            self.place[v as usize] = self.repeated.len() as u32;
+            self.repeated.push(v);
+        } else if !repeated && place != NOWHERE {
+            self.repeated.swap_remove(place as usize);
+            if let Some(&moved) = self.repeated.get(place as usize) {
+                self.place[moved as usize] = place;
+            }
+            self.place[v as usize] = NOWHERE;
+        }
+    }
+
+    fn energy(&self) -> f64 {
+        let over = (self.sequence.peak() - self.budget).max(0);
+        self.sequence.time() + self.price * over as f64
+    }
+
+    /// Runs the schedule; the best that was met.
+    pub(crate) fn run(
+        &mut self,
+        schedule: &Schedule,
+        stop: &mut dyn FnMut(u64, &Found) -> bool,
+    ) -> Found {
+        let mut best = Found::of(&self.sequence);
+        let mut energy = self.energy();
+        let ratio = (schedule.cold / schedule.hot).ln();
+        let mut temperature = schedule.hot;
+        for i in 0..schedule.moves {
+            if i % 4096 == 4095 && stop(i, &best) {
+                break;
+            }
+            if i % 256 == 0 {
+                let progress = i as f64 / schedule.moves as f64;
+                temperature = schedule.hot * (ratio * progress).exp();
+            }
+            let kind = self.random.below(8);
+            let kind = match kind {
+                0..=2 => 0,
+                3 | 4 => 1,
+                _ => 2,
+            };
+            let changed = match kind {
+                0 => self.rerun(),
+                1 => self.take_out(),
+                _ => self.shift(),
+            };
+            self.stats[kind][0] += 1;
+            if !changed {
+                self.undo();
+                continue;
+            }
+            self.stats[kind][1] += 1;
+            let after = self.energy();
+            let worse = after - energy;
+            if worse <= 0.0 || self.random.unit() < (-worse / temperature).exp() {
+                self.stats[kind][2] += 1;
+                self.keep();
+                energy = after;
+                let now = (self.sequence.peak(), self.sequence.time());
+                if beats(now, (best.peak, best.time - 1e-6), self.budget) {
+                    best = Found::of(&self.sequence);
+                }
+            } else {
+                self.undo();
+            }
+        }
+        best
+    }
+
+    fn keep(&mut self) {
+        self.sequence.commit();
+        while let Some(v) = self.touched.pop() {
+            self.note(v);
+        }
+        self.sequence.relax();
+    }
+
+    fn undo(&mut self) {
+        self.sequence.rollback();
+        self.touched.clear();
+        self.stack.clear();
+    }
+
+    /// A random run other than the source's.
+    fn pick(&mut self) -> u32 {
+        let slots = self.sequence.slot_count() as usize;
+        loop {
+            let slot = self.random.below(slots) as u32;
+            if let Some(run) = self.sequence.run_in(slot)
+                && self.sequence.node_of(run) != self.sequence.model.source
+            {
+                return run;
+            }
+        }
+    }
+
+    /// The move *rerun*.
+    fn rerun(&mut self) -> bool {
+        let run = self.pick();
+        let model = self.sequence.model;
+        let reads = model.reads.of(self.sequence.node_of(run));
+        if reads.is_empty() {
+            return false;
+        }
+        let s = reads[self.random.below(reads.len())] as usize;
+        self.serve_anew(s, run, 6)
+    }
+
+    /// A new run of the writer of `s` right before `run`.
+    fn serve_anew(&mut self, s: usize, run: u32, depth: u32) -> bool {
+        let model = self.sequence.model;
+        let writer = model.writer[s] as usize;
+        if !model.rerun[writer] {
+            return false;
+        }
+        if !self.sequence.has_room() {
+            self.sequence.wants_room();
+            return false;
+        }
+        let slot = self.sequence.slot_of(run);
+        let Some((_, _, last)) = self.sequence.life_at(s, slot) else {
+            return false;
+        };
+        // Nothing between the last use and this one: no bytes to be had.
+        if (last + 1..slot).all(|p| self.sequence.run_in(p).is_none()) {
+            return false;
+        }
+        if !self.sequence.valid_at(writer, slot) {
+            return false;
+        }
+        let slot = self.sequence.open(run);
+        // What the new run needs and is not live there.
+        let mut dead = [0u32; 8];
+        let mut count = 0;
+        for &r in model.reads.of(writer) {
+            if let Some((_, end, _)) = self.sequence.life_at(r as usize, slot)
+                && end < slot
+                && count < dead.len()
+            {
+                dead[count] = r;
+                count += 1;
+            }
+        }
+        let new = self.sequence.insert(writer, slot);
+        self.touched.push(writer as u32);
+        for &r in &dead[..count] {
+            if depth > 0 && self.touched.len() < 10 && self.random.chance(0.5) {
+                self.serve_anew(r as usize, new, depth - 1);
+            }
+        }
+        true
+    }
+
+    /// The move *drop*.
+    fn take_out(&mut self) -> bool {
+        if self.repeated.is_empty() {
+            return false;
+        }
+        let node = self.repeated[self.random.below(self.repeated.len())] as usize;
+        let runs = self.sequence.runs_of(node);
+        let k = self.random.below(runs.len());
+        let run = runs[k];
+        self.take(run);
+        if k == 0 && !self.sequence.serves_all(node) {
+            return false;
+        }
+        self.prune();
+        true
+    }
+
+    /// Takes a run out, and puts those that fed it up for pruning.
+    fn take(&mut self, run: u32) {
+        let model = self.sequence.model;
+        let node = self.sequence.node_of(run);
+        let slot = self.sequence.slot_of(run);
+        self.sequence.remove(run);
+        self.touched.push(node as u32);
+        for &s in model.reads.of(node) {
+            let runs = self.sequence.runs_of(model.writer[s as usize] as usize);
+            if runs.len() > 1 {
+                let k = self.sequence.before(runs, slot);
+                if k > 0 {
+                    self.stack.push(runs[k - 1]);
+                }
+            }
+        }
+    }
+
+    fn prune(&mut self) {
+        while let Some(run) = self.stack.pop() {
+            // A run may have been put up twice, and be gone.
+            let there = self.sequence.run_in(self.sequence.slot_of(run)) == Some(run);
+            if there && self.sequence.is_useless(run) {
+                self.take(run);
+            }
+        }
+    }
+
+    /// The move *shift*.
+    fn shift(&mut self) -> bool {
+        let run = self.pick();
+        let model = self.sequence.model;
+        let sequence = &self.sequence;
+        let node = sequence.node_of(run);
+        let slot = sequence.slot_of(run);
+        // Slots strictly between which it may go.
+        let mut low = 0;
+        let mut high = sequence.slot_count();
+        for &s in model.reads.of(node) {
+            let runs = sequence.runs_of(model.writer[s as usize] as usize);
+            let k = sequence.before(runs, slot);
+            low = low.max(sequence.slot_of(runs[k - 1]));
+        }
+        for &s in model.writes.of(node) {
+            let reads = sequence.readers_of(s as usize);
+            if let Some(&read) = reads.get(sequence.before(reads, slot)) {
+                high = high.min(sequence.slot_of(read));
+            }
+        }
+        let runs = sequence.runs_of(node);
+        let k = sequence.before(runs, slot);
+        if k > 0 {
+            low = low.max(sequence.slot_of(runs[k - 1]));
+        }
+        if let Some(&next) = runs.get(k + 1) {
+            high = high.min(sequence.slot_of(next));
+        }
+        for &u in model.not_after.of(node) {
+            if let Some(&u) = sequence.runs_of(u as usize).first() {
+                high = high.min(sequence.slot_of(u));
+            }
+        }
+        for &n in model.not_before.of(node) {
+            if let Some(&n) = sequence.runs_of(n as usize).last() {
+                low = low.max(sequence.slot_of(n));
+            }
+        }
+        if low + 1 >= high {
+            return false;
+        }
+        let target = match self.random.below(4) {
+            0 => low + 1,
+            1 => high - 1,
+            _ => low + 1 + self.random.below((high - low - 1) as usize) as u32,
+        };
+        self.move_to(run, target, low, high)
+    }
+
+    /// Moves `run` to `target` or near it, strictly between `low` and `high`.
+    fn move_to(&mut self, run: u32, target: u32, low: u32, high: u32) -> bool {
+        let node = self.sequence.node_of(run);
+        let slot = self.sequence.slot_of(run);
+        // The run that will stand right behind it.
+        let anchor = (target..self.sequence.slot_count()).find_map(|p| self.sequence.run_in(p));
+        let Some(anchor) = anchor else {
+            return false;
+        };
+        if anchor == run || self.sequence.slot_of(anchor) > high {
+            return false;
+        }
+        let before = (0..self.sequence.slot_of(anchor))
+            .rev()
+            .find_map(|p| self.sequence.run_in(p));
+        if before == Some(run) {
+            return false;
+        }
+        let _ = (low, slot);
+        self.sequence.remove(run);
+        let to = self.sequence.open(anchor);
+        self.sequence.insert(node, to);
+        true
+    }
+}

@@ -1,0 +1,226 @@
+//! The search's own view of a graph: flat arrays of what can change, everything else summed up once.
+//!
+//! In: a [`Graph`]. Out: a [`Model`], in which
+//! - *managed* storages are those whose life a schedule decides. A storage that is persistent and there
+//!   from the start is a constant: its bytes go into `base` and nothing refers to it again.
+//! - a storage of an input node that may be freed is written by one more node, `source`, which stands
+//!   first in every sequence, takes no time and never moves.
+//! - a storage that must be live at the end, or that is persistent and written by a node that runs, is
+//!   `kept`: once written for the last time it stays.
+//! - nodes that no output, target or update needs never run.
+//!
+//! Ids are plain `usize`/`u32` indices of the graph's own nodes and storages; `source` comes after them.
+
+use remat_graph::{Effect, Graph, NodeId, Phase, Step, StorageId};
+
+/// Lists of ids, one per item, in one array.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Lists {
+    start: Vec<u32>,
+    items: Vec<u32>,
+}
+
+impl Lists {
+    pub(crate) fn new(lists: impl IntoIterator<Item = Vec<u32>>) -> Lists {
+        let mut all = Lists {
+            start: vec![0],
+            items: Vec::new(),
+        };
+        for list in lists {
+            all.items.extend(list);
+            all.start.push(all.items.len() as u32);
+        }
+        all
+    }
+
+    #[inline]
+    pub(crate) fn of(&self, i: usize) -> &[u32] {
+        &self.items[self.start[i] as usize..self.start[i + 1] as usize]
+    }
+}
+
+/// See the module's documentation.
+#[derive(Clone, Debug)]
+pub(crate) struct Model {
+    /// Microseconds of one run; indexed by node.
+    pub(crate) time: Vec<f64>,
+    /// Scratch bytes; indexed by node.
+    pub(crate) workspace: Vec<i64>,
+    /// Managed storages that a node reads.
+    pub(crate) reads: Lists,
+    /// Managed storages that a node writes.
+    pub(crate) writes: Lists,
+    /// Whether a node may run more than once.
+    pub(crate) rerun: Vec<bool>,
+    /// Nodes that overwrite something that a node reads: it may not run after them.
+    pub(crate) not_after: Lists,
+    /// Nodes that may not run after this one, because it overwrites what they read or write.
+    pub(crate) not_before: Lists,
+    /// Indexed by storage; zero for those that are not managed.
+    pub(crate) bytes: Vec<i64>,
+    /// The node that writes a storage; `source` for managed storages of inputs.
+    pub(crate) writer: Vec<u32>,
+    /// The needed nodes that read a managed storage, ascending.
+    pub(crate) readers: Lists,
+    /// Whether a storage must be live at the end.
+    pub(crate) kept: Vec<bool>,
+    /// Bytes that are live from the start to the end, whatever the schedule.
+    pub(crate) base: i64,
+    /// The node that stands for all inputs whose storages may be freed.
+    pub(crate) source: usize,
+    /// The needed nodes in the graph's own order, `source` first.
+    pub(crate) natural: Vec<u32>,
+}
+
+impl Model {
+    pub(crate) fn new(graph: &Graph, needed: &[bool]) -> Model {
+        let source = graph.nodes().len();
+        let is_input = |s: StorageId| graph.node(graph.writer(s)).phase == Phase::Input;
+        let constant = |s: StorageId| graph.storage(s).role.is_persistent() && is_input(s);
+        let managed = |list: &[StorageId]| -> Vec<u32> {
+            let list = list.iter().filter(|s| !constant(**s));
+            list.map(|s| s.0).collect()
+        };
+        let runs = |n: NodeId| needed[n.index()];
+
+        let mut time: Vec<f64> = graph.nodes().iter().map(|n| n.time.get()).collect();
+        time.push(0.0);
+        let mut workspace: Vec<i64> = graph.nodes().iter().map(|n| signed(n.workspace)).collect();
+        workspace.push(0);
+        let mut writes: Vec<Vec<u32>> = graph
+            .nodes()
+            .iter()
+            .map(|n| match n.phase {
+                Phase::Input => Vec::new(),
+                _ => managed(&n.writes),
+            })
+            .collect();
+        let from_start = graph.storage_ids().filter(|&s| is_input(s) && !constant(s));
+        writes.push(from_start.map(|s| s.0).collect());
+        let mut reads: Vec<Vec<u32>> = graph.nodes().iter().map(|n| managed(&n.reads)).collect();
+        reads.push(Vec::new());
+        let mut rerun: Vec<bool> = graph
+            .nodes()
+            .iter()
+            .map(|n| {
+                let persists = |s: &StorageId| graph.storage(*s).role.is_persistent();
+                n.phase != Phase::Input
+                    && n.effect != Effect::Once
+                    && !n.writes.iter().any(persists)
+            })
+            .collect();
+        rerun.push(false);
+
+        let (not_after, not_before) = overwrites(graph, needed);
+        let readers = graph.storage_ids().map(|s| match constant(s) {
+            true => Vec::new(),
+            false => graph
+                .readers(s)
+                .iter()
+                .filter(|n| runs(**n))
+                .map(|n| n.0)
+                .collect(),
+        });
+        let mut kept = vec![false; graph.storages().len()];
+        for s in graph.storage_ids() {
+            let persists = graph.storage(s).role.is_persistent() && !is_input(s);
+            kept[s.index()] = persists || graph.outputs().contains(&s) && !constant(s);
+        }
+        let natural = graph.natural_order().into_iter().filter(|&n| runs(n));
+        Model {
+            time,
+            workspace,
+            reads: Lists::new(reads),
+            writes: Lists::new(writes),
+            rerun,
+            not_after: Lists::new(not_after),
+            not_before: Lists::new(not_before),
+            bytes: graph
+                .storage_ids()
+                .map(|s| match constant(s) {
+                    true => 0,
+                    false => signed(graph.storage(s).bytes),
+                })
+                .collect(),
+            writer: graph
+                .storage_ids()
+                .map(|s| match is_input(s) {
+                    true => source as u32,
+                    false => graph.writer(s).0,
+                })
+                .collect(),
+            readers: Lists::new(readers),
+            kept,
+            base: graph
+                .storage_ids()
+                .filter(|&s| constant(s))
+                .map(|s| signed(graph.storage(s).bytes))
+                .sum(),
+            source,
+            natural: std::iter::once(source as u32)
+                .chain(natural.map(|n| n.0))
+                .collect(),
+        }
+    }
+
+    /// Time of every needed node once.
+    pub(crate) fn least_time(&self) -> f64 {
+        self.natural.iter().map(|&v| self.time[v as usize]).sum()
+    }
+
+    /// The steps of a sequence, each storage freed right after its last use.
+    pub(crate) fn steps(&self, order: &[u32]) -> Vec<Step> {
+        let mut needed = self.kept.clone();
+        let mut frees: Vec<Vec<u32>> = vec![Vec::new(); order.len()];
+        for (at, &v) in order.iter().enumerate().rev() {
+            let v = v as usize;
+            for &w in self.writes.of(v) {
+                if !needed[w as usize] {
+                    frees[at].push(w);
+                }
+                needed[w as usize] = false;
+            }
+            for &r in self.reads.of(v) {
+                if !needed[r as usize] {
+                    frees[at].push(r);
+                }
+                needed[r as usize] = true;
+            }
+        }
+        let mut steps = Vec::with_capacity(2 * order.len());
+        for (&v, frees) in order.iter().zip(frees) {
+            if v as usize != self.source {
+                steps.push(Step::Run(NodeId(v)));
+            }
+            steps.extend(frees.into_iter().map(|s| Step::Free(StorageId(s))));
+        }
+        steps
+    }
+}
+
+fn signed(bytes: remat_graph::Bytes) -> i64 {
+    // A graph's sizes add up to less than 2^64; half of that is still beyond any machine.
+    i64::try_from(bytes.get()).unwrap_or(i64::MAX / 4)
+}
+
+/// For each node, those that it may not run after, and those that may not run after it.
+fn overwrites(graph: &Graph, needed: &[bool]) -> (Vec<Vec<u32>>, Vec<Vec<u32>>) {
+    let count = graph.nodes().len() + 1;
+    let mut not_after = vec![Vec::new(); count];
+    let mut not_before = vec![Vec::new(); count];
+    for s in graph.storage_ids() {
+        let Some(updater) = graph.updater(s) else {
+            continue;
+        };
+        let touching = graph.readers(s).iter().copied().chain([graph.writer(s)]);
+        for n in touching.filter(|n| *n != updater && needed[n.index()]) {
+            not_after[n.index()].push(updater.0);
+            not_before[updater.index()].push(n.0);
+        }
+    }
+    for list in not_after.iter_mut().chain(&mut not_before) {
+        list.sort_unstable();
+        list.dedup();
+    }
+    (not_after, not_before)
+}

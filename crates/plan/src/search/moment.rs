@@ -1,0 +1,134 @@
+//! What to keep across one moment, if bytes had a price.
+//!
+//! In: a model, the nodes of the *past* and which storages the *future* needs. Out, for a price λ of a byte,
+//! the nodes to run again after the moment.
+//!
+//! Formulation: `D_s = 1` if storage `s` of the past is needed after the moment, `R_w = 1` if node `w` of the
+//! past runs again. Minimise `Σ time_w · R_w + λ · Σ bytes_s · [D_s and not R_writer(s)]` subject to
+//! `D_s = 1` for what the future reads, and `R_w ≤ D_s` for what `w` reads. This is a minimum cut: arcs
+//! `D_s → R_writer(s)` of capacity `λ · bytes_s`, `R_w → sink` of capacity `time_w`, and uncuttable arcs
+//! `source → D_s` and `R_w → D_s`. A node that may not run again has no arc to the sink that can be cut.
+
+use super::flow::{Network, UNCUT};
+use super::model::Model;
+
+/// Capacities per microsecond: fine enough that rounding down costs nothing that matters.
+pub(crate) const SCALE: f64 = 1024.0;
+
+/// See the module's documentation.
+pub(crate) struct Moment<'m> {
+    model: &'m Model,
+    network: Network,
+    source: usize,
+    sink: usize,
+    /// The arcs whose capacity is a price of bytes, with those bytes.
+    priced: Vec<(usize, f64)>,
+    /// The network's node for each node of the past.
+    again: Vec<(u32, usize)>,
+}
+
+impl<'m> Moment<'m> {
+    /// `past[v]`: node `v` has run. `needed[s]`: the future reads storage `s`, which the past wrote.
+    /// `free[s]`: storage `s` is live at the moment in any case, and costs nothing.
+    pub(crate) fn new(
+        model: &'m Model,
+        past: &[bool],
+        needed: &[bool],
+        free: &[bool],
+    ) -> Moment<'m> {
+        // Only what can be needed again gets a node: walk back from what the future reads.
+        let mut of_storage = vec![usize::MAX; model.bytes.len()];
+        let mut of_node = vec![usize::MAX; model.time.len()];
+        let mut stack: Vec<u32> = Vec::new();
+        let (source, sink) = (0, 1);
+        let mut count = 2;
+        let mut storages = Vec::new();
+        let mut again = Vec::new();
+        for s in 0..model.bytes.len() {
+            if needed[s] && !free[s] && past[model.writer[s] as usize] {
+                stack.push(s as u32);
+                of_storage[s] = count;
+                storages.push(s as u32);
+                count += 1;
+            }
+        }
+        let forced = storages.len();
+        while let Some(s) = stack.pop() {
+            let w = model.writer[s as usize];
+            if of_node[w as usize] != usize::MAX || !model.rerun[w as usize] {
+                continue;
+            }
+            of_node[w as usize] = count;
+            again.push((w, count));
+            count += 1;
+            for &r in model.reads.of(w as usize) {
+                if of_storage[r as usize] == usize::MAX && !free[r as usize] {
+                    of_storage[r as usize] = count;
+                    storages.push(r);
+                    stack.push(r);
+                    count += 1;
+                }
+            }
+        }
+        let mut network = Network::new(count);
+        let mut priced = Vec::new();
+        for (i, &s) in storages.iter().enumerate() {
+            let d = of_storage[s as usize];
+            let w = of_node[model.writer[s as usize] as usize];
+            let bytes = model.bytes[s as usize] as f64;
+            // What cannot run again is paid for in bytes.
+            let to = if w == usize::MAX { sink } else { w };
+            priced.push((network.arc(d, to, 0), bytes));
+            if i < forced {
+                network.arc(source, d, UNCUT);
+            }
+        }
+        for &(w, r) in &again {
+            network.arc(r, sink, (model.time[w as usize] * SCALE) as i64);
+            for &s in model.reads.of(w as usize) {
+                if of_storage[s as usize] != usize::MAX {
+                    network.arc(r, of_storage[s as usize], UNCUT);
+                }
+            }
+        }
+        Moment {
+            model,
+            network,
+            source,
+            sink,
+            priced,
+            again,
+        }
+    }
+
+    /// The least `time + price · bytes`, in microseconds, never more than the truth.
+    pub(crate) fn least(&mut self, price: f64) -> f64 {
+        for &(arc, bytes) in &self.priced {
+            let capacity = bytes * price * SCALE;
+            self.network.set(arc, capacity.min(UNCUT as f64) as i64);
+        }
+        self.network.cut(self.source, self.sink) as f64 / SCALE
+    }
+
+    /// The nodes that run again in the last solution.
+    pub(crate) fn again(&self) -> Vec<bool> {
+        let side = self.network.on_source_side(self.source);
+        let mut again = vec![false; self.model.time.len()];
+        for &(w, r) in &self.again {
+            again[w as usize] = side[r];
+        }
+        again
+    }
+
+    /// Bytes kept and time run again in the last solution.
+    pub(crate) fn spent(&self) -> (f64, f64) {
+        let side = self.network.on_source_side(self.source);
+        let time = self.again.iter().filter(|(_, r)| side[*r]);
+        let time = time.map(|&(w, _)| self.model.time[w as usize]).sum();
+        let kept = self.priced.iter().filter(|(arc, _)| {
+            let (d, to) = self.network.ends(*arc);
+            side[d] && !side[to]
+        });
+        (kept.map(|&(_, bytes)| bytes).sum(), time)
+    }
+}

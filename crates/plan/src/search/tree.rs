@@ -1,0 +1,112 @@
+//! The highest of many byte counts, of which whole ranges rise and fall together.
+//!
+//! A segment tree over `len` slots, kept bottom-up: `top[i]` is the highest value below node `i`, of which
+//! `add[i]` applies to the whole node and is not pushed down. Adding to a range and asking for the highest
+//! value cost O(log len) and O(1).
+
+/// See the module's documentation.
+#[derive(Clone, Debug)]
+pub(crate) struct MaxTree {
+    /// Number of leaves, a power of two.
+    size: usize,
+    top: Vec<i64>,
+    add: Vec<i64>,
+}
+
+impl MaxTree {
+    /// A tree over `values`.
+    pub(crate) fn new(values: &[i64]) -> MaxTree {
+        let size = values.len().next_power_of_two().max(2);
+        let mut top = vec![i64::MIN / 4; 2 * size];
+        top[size..size + values.len()].copy_from_slice(values);
+        for i in (1..size).rev() {
+            top[i] = top[2 * i].max(top[2 * i + 1]);
+        }
+        MaxTree {
+            size,
+            top,
+            add: vec![0; size],
+        }
+    }
+
+    /// The highest value.
+    #[inline]
+    pub(crate) fn highest(&self) -> i64 {
+        self.top[1]
+    }
+
+    /// The first slot that has the highest value.
+    pub(crate) fn highest_at(&self) -> usize {
+        let mut i = 1;
+        while i < self.size {
+            i *= 2;
+            if self.top[i] < self.top[i + 1] {
+                i += 1;
+            }
+        }
+        i - self.size
+    }
+
+    /// The value of one slot.
+    pub(crate) fn get(&self, slot: usize) -> i64 {
+        let mut i = slot + self.size;
+        let mut value = self.top[i];
+        while i > 1 {
+            i /= 2;
+            value += self.add[i];
+        }
+        value
+    }
+
+    /// Sets the value of one slot.
+    pub(crate) fn set(&mut self, slot: usize, value: i64) {
+        let by = value - self.get(slot);
+        self.add(slot, slot, by);
+    }
+
+    /// Adds `by` to the slots `first..=last`; nothing if `first > last`.
+    pub(crate) fn add(&mut self, first: usize, last: usize, by: i64) {
+        if first > last || by == 0 {
+            return;
+        }
+        let (mut l, mut r) = (first + self.size, last + self.size + 1);
+        let (l0, r0) = (l, r - 1);
+        while l < r {
+            if l & 1 == 1 {
+                self.apply(l, by);
+                l += 1;
+            }
+            if r & 1 == 1 {
+                r -= 1;
+                self.apply(r, by);
+            }
+            l /= 2;
+            r /= 2;
+        }
+        self.pull(l0, r0);
+    }
+
+    #[inline]
+    fn apply(&mut self, i: usize, by: i64) {
+        self.top[i] += by;
+        if i < self.size {
+            self.add[i] += by;
+        }
+    }
+
+    /// Recomputes the ancestors of two leaves, up to the root.
+    #[inline]
+    fn pull(&mut self, l: usize, r: usize) {
+        let (mut l, mut r) = (l / 2, r / 2);
+        while l != r {
+            self.top[l] = self.top[2 * l].max(self.top[2 * l + 1]) + self.add[l];
+            self.top[r] = self.top[2 * r].max(self.top[2 * r + 1]) + self.add[r];
+            l /= 2;
+            r /= 2;
+        }
+        while l >= 1 {
+            self.top[l] = self.top[2 * l].max(self.top[2 * l + 1]) + self.add[l];
+            l /= 2;
+        }
+    }
+}
