@@ -80,8 +80,8 @@ pub(crate) fn forward(
     let vocab = config.vocab;
     Ok(Forward {
         inputs: vec![
-            (tokens, InputKind::Tokens { vocab }),
-            (labels, InputKind::MaskedTokens { vocab }),
+            (tokens, InputKind::MaskedTokens { vocab }),
+            (labels, InputKind::MaskedLabels { vocab }),
         ],
         loss,
         tied: vec![

@@ -39,7 +39,7 @@ pub(crate) fn forward(b: &mut Builder, options: &ModelOptions) -> Result<Forward
     Ok(Forward {
         inputs: vec![
             (tokens, InputKind::Tokens { vocab: VOCAB }),
-            (labels, InputKind::NextTokens { vocab: VOCAB }),
+            (labels, InputKind::NextLabels { vocab: VOCAB }),
         ],
         loss,
         tied: vec![("lm_head.weight".into(), words)],

@@ -8,6 +8,7 @@
 
 mod attention;
 mod bert;
+pub mod data;
 mod error;
 mod gpt2;
 mod layer;
@@ -16,8 +17,11 @@ mod model;
 mod registry;
 mod resnet;
 mod transformer;
+mod values;
+pub mod weights;
 
 pub use bert::BertConfig;
 pub use error::ModelError;
 pub use model::{Input, InputKind, Model, ModelOptions};
 pub use registry::{build, build_bert, names};
+pub use values::Values;

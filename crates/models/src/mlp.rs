@@ -20,9 +20,12 @@ pub(crate) fn forward(b: &mut Builder, options: &ModelOptions) -> Result<Forward
     }
     let logits = layer::linear(b, &(2 * HIDDEN_LAYERS).to_string(), &x, CLASSES)?;
     let loss = b.cross_entropy("loss", &logits, &labels)?;
-    let classes = InputKind::Classes { classes: CLASSES };
+    let classes = CLASSES;
     Ok(Forward {
-        inputs: vec![(data, InputKind::Features), (labels, classes)],
+        inputs: vec![
+            (data, InputKind::Features { classes }),
+            (labels, InputKind::Classes { classes }),
+        ],
         loss,
         tied: vec![],
     })

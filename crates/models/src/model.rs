@@ -34,7 +34,10 @@ impl Default for ModelOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InputKind {
     /// Numbers of mean zero and deviation one: images `[n, h, w, c]`, or features.
-    Features,
+    Features {
+        /// How many classes the samples belong to.
+        classes: usize,
+    },
     /// The class of each sample.
     Classes {
         /// How many classes there are.
@@ -45,13 +48,18 @@ pub enum InputKind {
         /// How many tokens there are.
         vocab: usize,
     },
-    /// For each token the token that stands there, or the ignored label where nothing was masked.
+    /// Token ids of which some are masked.
     MaskedTokens {
         /// How many tokens there are.
         vocab: usize,
     },
+    /// The token that was masked, or the ignored label where none was.
+    MaskedLabels {
+        /// How many tokens there are.
+        vocab: usize,
+    },
     /// For each token the one that follows it; the ignored label after the last.
-    NextTokens {
+    NextLabels {
         /// How many tokens there are.
         vocab: usize,
     },

@@ -70,9 +70,12 @@ pub(crate) fn forward(
     let features = global_average(b, &x)?;
     let logits = linear(b, "fc", &features, CLASSES)?;
     let loss = b.cross_entropy("loss", &logits, &labels)?;
-    let classes = InputKind::Classes { classes: CLASSES };
+    let classes = CLASSES;
     Ok(Forward {
-        inputs: vec![(images, InputKind::Features), (labels, classes)],
+        inputs: vec![
+            (images, InputKind::Features { classes }),
+            (labels, InputKind::Classes { classes }),
+        ],
         loss,
         tied: vec![],
     })

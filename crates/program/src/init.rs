@@ -3,6 +3,8 @@
 //! Element `i` of tensor `t` depends on (seed, t, i) alone: the same values come out on any number
 //! of threads, and one tensor's values do not depend on which others are filled.
 
+use crate::random::Stream;
+
 /// What a source holds before the first step.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Init {
@@ -27,18 +29,18 @@ pub enum Init {
 impl Init {
     /// Fills tensor number `tensor` of a program with what it holds at the start.
     pub fn fill_f32(&self, seed: u64, tensor: usize, out: &mut [f32]) {
-        let key = mix(mix(seed).wrapping_add(tensor as u64));
+        let stream = Stream::new(seed).branch(tensor as u64);
         match self {
             Init::Zeros => out.fill(0.0),
             Init::Ones => out.fill(1.0),
             Init::Uniform { bound } => {
-                for (i, value) in out.iter_mut().enumerate() {
-                    *value = ((2.0 * unit(key, i) - 1.0) * f64::from(*bound)) as f32;
+                for (i, value) in (0..).zip(out) {
+                    *value = ((2.0 * stream.unit(i) - 1.0) * f64::from(*bound)) as f32;
                 }
             }
             Init::Normal { std } => {
-                for (i, value) in out.iter_mut().enumerate() {
-                    *value = (normal(key, i) * f64::from(*std)) as f32;
+                for (i, value) in (0..).zip(out) {
+                    *value = (stream.normal(i) * f64::from(*std)) as f32;
                 }
             }
             Init::Ids(ids) => {
@@ -61,32 +63,6 @@ impl Init {
             Init::Zeros | Init::Uniform { .. } | Init::Normal { .. } => out.fill(0),
         }
     }
-}
-
-/// The output function of SplitMix64: a bijection whose results look random.
-fn mix(state: u64) -> u64 {
-    let mut z = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
-/// Uniform in `[0, 1)`, from 53 bits.
-fn unit(key: u64, index: usize) -> f64 {
-    (mix(key ^ mix(index as u64)) >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
-}
-
-/// Standard normal, by Box and Muller; both of a pair of elements use the same two draws.
-fn normal(key: u64, index: usize) -> f64 {
-    let pair = index & !1;
-    let radius = (-2.0 * (1.0 - unit(key, pair)).ln()).sqrt();
-    let angle = std::f64::consts::TAU * unit(key, pair + 1);
-    radius
-        * if index == pair {
-            angle.cos()
-        } else {
-            angle.sin()
-        }
 }
 
 #[cfg(test)]

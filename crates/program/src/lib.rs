@@ -31,6 +31,7 @@ mod init;
 pub mod op;
 mod optimizer;
 mod program;
+pub mod random;
 
 pub use autodiff::Gradients;
 pub use builder::{Builder, Var};
