@@ -2,7 +2,7 @@
 
 use crate::DType;
 
-/// Why the builder refused; the program so far is as it was before the call.
+/// Why the builder refused.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ProgramError {
     /// An operand does not have the shape that the op needs.
