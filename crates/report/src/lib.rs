@@ -1,1 +1,40 @@
-//! Tables, charts and pages for Remat.
+//! Charts for Remat, as SVG and PNG.
+//!
+//! In: plain data in base units (bytes, seconds, counts). Out: a picture with axes, units and a legend that can
+//! be read at a glance. A [`Chart`] is made by one of its constructors, one for each kind of picture, and drawn by
+//! [`Chart::to_svg`] or [`Chart::to_png`]; the PNG is the SVG, rendered. Nothing here decides or computes anything about a
+//! training step, and the same data give the same bytes.
+//!
+//! ```
+//! use remat_report::{Axis, Bars, Chart, Unit};
+//!
+//! let chart = Chart::bars(
+//!     "Peak memory of ResNet-152",
+//!     Axis::new("batch size", Unit::Count),
+//!     Axis::new("peak memory", Unit::Bytes),
+//!     ["4", "8"],
+//!     vec![Bars::new("plain", [1.2e9, 2.4e9]), Bars::new("planned", [0.6e9, 1.2e9])],
+//! )
+//! .limit(2e9, "budget");
+//! assert!(chart.to_svg().starts_with("<svg"));
+//! ```
+
+mod areas;
+mod axis;
+mod bars;
+mod chart;
+mod columns;
+mod error;
+mod frame;
+mod lines;
+mod png;
+mod svg;
+mod theme;
+
+pub use areas::Area;
+pub use axis::{Axis, Unit};
+pub use bars::Bars;
+pub use chart::Chart;
+pub use columns::Columns;
+pub use error::ReportError;
+pub use lines::Line;

@@ -1,0 +1,38 @@
+"""A few training steps in PyTorch, recorded tensor by tensor."""
+
+import copy
+
+import torch
+from torch import nn
+
+from torch_models import Case, loss_of
+
+STEPS = 3
+
+
+def state(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers under their names; a tied tensor once, and only what a checkpoint holds."""
+    first_names = {}
+    for name, tensor in module.state_dict().items():
+        first_names.setdefault(tensor.data_ptr(), (name, tensor))
+    return {name: tensor.detach().clone().contiguous() for name, tensor in first_names.values()}
+
+
+def train(
+    case: Case, module: nn.Module, data: dict[str, torch.Tensor], dtype: torch.dtype
+) -> dict[str, torch.Tensor]:
+    """Trains a copy of `module` in `dtype`; gives the losses, the first step's gradients, and the final state."""
+    module = copy.deepcopy(module).to(dtype)
+    data = {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in data.items()}
+    optimizer = case.optimizer(module.parameters())
+    losses, record = [], {}
+    for step in range(STEPS):
+        optimizer.zero_grad(set_to_none=True)
+        loss = loss_of(module, data)
+        loss.backward()
+        losses.append(loss.detach())
+        if step == 0:
+            record |= {f"gradient/{name}": p.grad.clone() for name, p in module.named_parameters()}
+        optimizer.step()
+    record["loss"] = torch.stack(losses)
+    return record | {f"final/{name}": tensor for name, tensor in state(module).items()}
