@@ -1,7 +1,22 @@
 //! The CPU training engine of Remat: kernels, arena placement, executor.
-#![allow(unsafe_code)] // The one crate that may; every block says why it is sound.
+//!
+//! In: a [`remat_program::Program`] and a schedule of runs and frees. Out: values, and the peak that
+//! the step really had. Every tensor, scratch included, lives in one arena at an offset that is fixed
+//! before the run; a step allocates nothing, and its results are the same bits at any thread count.
+//!
+//! This is the one crate of the workspace with `unsafe` and with threads.
+#![allow(unsafe_code)] // Every block says why it is sound.
 
+mod arena;
+mod dispatch;
+mod error;
+mod executor;
 pub mod kernels;
+mod lifetimes;
+mod placement;
 mod threads;
 
+pub use error::EngineError;
+pub use executor::{Engine, Layout, Observer, Peak, StepContext, lower};
+pub use placement::{Block, Placement, place};
 pub use threads::{SharedMut, Threads};

@@ -24,6 +24,11 @@ pub struct Split {
     pub cols: usize,
 }
 
+impl Split {
+    /// The most parts; a kernel holds a slice of each.
+    pub const MAX_PARTS: usize = 16;
+}
+
 impl Builder {
     /// `x` with its four axes in another order.
     ///
@@ -52,11 +57,15 @@ impl Builder {
     pub fn split(&mut self, name: &str, x: &Var, parts: usize) -> Result<Vec<Var>, ProgramError> {
         let name = self.scoped(name);
         self.expect_type(&name, "x", x, DType::F32)?;
-        if parts == 0 || !x.cols().is_multiple_of(parts) {
+        if parts == 0 || parts > Split::MAX_PARTS || !x.cols().is_multiple_of(parts) {
             return Err(ProgramError::Argument {
                 node: name,
                 what: "number of parts",
-                expected: format!("a divisor of the {} columns", x.cols()),
+                expected: format!(
+                    "a divisor of the {} columns, at most {}",
+                    x.cols(),
+                    Split::MAX_PARTS
+                ),
                 found: parts.to_string(),
             });
         }
@@ -72,12 +81,12 @@ impl Builder {
     /// If there is none, or their shapes differ.
     pub fn concat(&mut self, name: &str, xs: &[&Var]) -> Result<Var, ProgramError> {
         let name = self.scoped(name);
-        let Some(first) = xs.first() else {
+        let Some(first) = xs.first().filter(|_| xs.len() <= Split::MAX_PARTS) else {
             return Err(ProgramError::Argument {
                 node: name,
                 what: "number of parts",
-                expected: "at least 1".into(),
-                found: "0".into(),
+                expected: format!("1 to {}", Split::MAX_PARTS),
+                found: xs.len().to_string(),
             });
         };
         for x in xs {

@@ -1,0 +1,310 @@
+//! Placement: lifetimes → offsets in one arena.
+//!
+//! In: blocks, each live over a half-open range of steps. Out: an offset for each, such that blocks
+//! that are live at the same step do not overlap, and the size of the arena that holds them all.
+//! The lower bound is the largest sum of live bytes at any step; no placement is smaller.
+//!
+//! Method: blocks are placed one after the other, each at the lowest offset that is free over its
+//! whole life (first fit). Only the order decides. A few fixed orders are tried; then the best is
+//! improved by hill climbing: the block that sticks out at the top moves forward in the order, until
+//! the arena is within [`SLACK`] of the bound or the counted attempts are used up.
+//!
+//! The problem is NP-hard, so the bound is not always reached. Deterministic: no clock, no hash map.
+
+use std::cmp::Reverse;
+
+use remat_graph::Bytes;
+
+/// A block of memory that is live from step `start` up to, not including, step `end`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Its size, a multiple of the alignment that its user needs.
+    pub bytes: u64,
+    /// First step at which it is live.
+    pub start: u32,
+    /// First step at which it is not live any more.
+    pub end: u32,
+}
+
+/// Where every block lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// The offset of each block, in the order given.
+    pub offsets: Vec<u64>,
+    /// The end of the highest block.
+    pub size: Bytes,
+    /// The largest sum of live bytes at any step.
+    pub bound: Bytes,
+}
+
+/// Attempts stop when the arena is at most one part in this many above the bound.
+const SLACK: u64 = 1000;
+
+/// Orders tried by the hill climbing. One takes about 10 ms on 5,000 blocks.
+const ATTEMPTS: usize = 200;
+
+/// Places all blocks.
+pub fn place(blocks: &[Block]) -> Placement {
+    let bound = bound(blocks);
+    let mut search = Search {
+        blocks,
+        best: Vec::new(),
+        best_size: u64::MAX,
+        best_order: Vec::new(),
+    };
+    for order in starting_orders(blocks) {
+        search.attempt(order);
+        if search.is_close(bound) {
+            break;
+        }
+    }
+    search.climb(bound);
+    Placement {
+        offsets: search.best,
+        size: Bytes(search.best_size),
+        bound: Bytes(bound),
+    }
+}
+
+/// The largest sum of live bytes at any step.
+fn bound(blocks: &[Block]) -> u64 {
+    let mut changes: Vec<(u32, bool, u64)> = Vec::with_capacity(2 * blocks.len());
+    for block in blocks.iter().filter(|b| b.start < b.end) {
+        changes.push((block.start, true, block.bytes));
+        changes.push((block.end, false, block.bytes));
+    }
+    // At the same step, what ends goes before what starts (`false < true`).
+    changes.sort_unstable();
+    let (mut now, mut highest) = (0, 0);
+    for (_, starts, bytes) in changes {
+        now = if starts { now + bytes } else { now - bytes };
+        highest = highest.max(now);
+    }
+    highest
+}
+
+/// By size; by life; by the product of both; by start. Ties go to the larger, then the index.
+fn starting_orders(blocks: &[Block]) -> impl Iterator<Item = Vec<usize>> {
+    let life = |b: &Block| u64::from(b.end - b.start);
+    let keys: [fn(u64, &Block) -> u128; 4] = [
+        |_, b| u128::from(b.bytes),
+        |life, _| u128::from(life),
+        |life, b| u128::from(life) * u128::from(b.bytes),
+        |_, b| u128::from(u32::MAX - b.start),
+    ];
+    keys.into_iter().map(move |key| {
+        let mut order: Vec<usize> = (0..blocks.len()).collect();
+        // What lives through the whole step lies at the bottom in any case.
+        order.sort_by_key(|&i| {
+            let block = &blocks[i];
+            let key = key(life(block), block);
+            (!is_permanent(block), Reverse(key), Reverse(block.bytes), i)
+        });
+        order
+    })
+}
+
+fn is_permanent(block: &Block) -> bool {
+    block.start == 0 && block.end == u32::MAX
+}
+
+struct Search<'b> {
+    blocks: &'b [Block],
+    best: Vec<u64>,
+    best_size: u64,
+    best_order: Vec<usize>,
+}
+
+impl Search<'_> {
+    fn is_close(&self, bound: u64) -> bool {
+        self.best_size - bound <= bound / SLACK
+    }
+
+    /// Places the blocks in `order`; keeps the result if it is the smallest so far.
+    fn attempt(&mut self, order: Vec<usize>) -> bool {
+        let Some((offsets, size)) = first_fit(self.blocks, &order, self.best_size) else {
+            return false;
+        };
+        self.best = offsets;
+        self.best_size = size;
+        self.best_order = order;
+        true
+    }
+
+    /// Moves the block at the top to ever earlier places in the order.
+    fn climb(&mut self, bound: u64) {
+        let mut divisor = 2;
+        for _ in 0..ATTEMPTS {
+            if self.is_close(bound) {
+                return;
+            }
+            let end = |i: usize| self.best[i] + self.blocks[i].bytes;
+            let top = self
+                .best_order
+                .iter()
+                .position(|&i| end(i) == self.best_size);
+            let top = top.expect("some block ends at the top of the arena");
+            let mut order = self.best_order.clone();
+            let block = order.remove(top);
+            let to = top - top.div_ceil(divisor).min(top);
+            order.insert(to, block);
+            if self.attempt(order) {
+                divisor = 2;
+            } else if divisor < 64 {
+                divisor += 1;
+            } else {
+                return;
+            }
+        }
+    }
+}
+
+/// Places in `order`, each block as low as it can go; `None` as soon as `limit` is reached.
+fn first_fit(blocks: &[Block], order: &[usize], limit: u64) -> Option<(Vec<u64>, u64)> {
+    #[derive(Clone, Copy)]
+    struct Placed {
+        offset: u64,
+        end: u64,
+        from: u32,
+        until: u32,
+    }
+    let mut offsets = vec![0; blocks.len()];
+    let mut size = 0;
+    // Ascending by offset.
+    let mut placed: Vec<Placed> = Vec::with_capacity(blocks.len());
+    for &i in order {
+        let block = blocks[i];
+        if block.start >= block.end || block.bytes == 0 {
+            continue;
+        }
+        let mut offset = 0;
+        for other in &placed {
+            if other.until <= block.start || block.end <= other.from {
+                continue;
+            }
+            if other.offset >= offset + block.bytes {
+                break;
+            }
+            offset = offset.max(other.end);
+        }
+        let end = offset + block.bytes;
+        if end >= limit {
+            return None;
+        }
+        offsets[i] = offset;
+        size = size.max(end);
+        let at = placed.partition_point(|p| p.offset <= offset);
+        placed.insert(
+            at,
+            Placed {
+                offset,
+                end,
+                from: block.start,
+                until: block.end,
+            },
+        );
+    }
+    Some((offsets, size))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(bytes: u64, start: u32, end: u32) -> Block {
+        Block { bytes, start, end }
+    }
+
+    /// No two blocks that are live together overlap, and the size is the highest end.
+    #[track_caller]
+    fn check(blocks: &[Block], placement: &Placement) {
+        for (i, a) in blocks.iter().enumerate() {
+            let a_range = placement.offsets[i]..placement.offsets[i] + a.bytes;
+            assert!(a_range.end <= placement.size.get());
+            for (j, b) in blocks.iter().enumerate().skip(i + 1) {
+                let b_range = placement.offsets[j]..placement.offsets[j] + b.bytes;
+                let together = a.start < b.end && b.start < a.end;
+                let overlap = a_range.start < b_range.end && b_range.start < a_range.end;
+                assert!(!(together && overlap), "blocks {i} and {j} overlap");
+            }
+        }
+        let ends = blocks
+            .iter()
+            .zip(&placement.offsets)
+            .map(|(b, o)| b.bytes + o);
+        assert_eq!(ends.max().unwrap_or(0), placement.size.get());
+    }
+
+    #[test]
+    fn nested_lives_stack_without_waste() {
+        let blocks: Vec<Block> = (0..50)
+            .map(|i| block(64 * (i + 1), i as u32, 100 - i as u32))
+            .collect();
+        let placement = place(&blocks);
+        check(&blocks, &placement);
+        assert_eq!(placement.size, placement.bound);
+    }
+
+    #[test]
+    fn space_is_reused_after_the_end() {
+        let blocks = [block(64, 0, 1), block(64, 1, 2), block(64, 2, 3)];
+        let placement = place(&blocks);
+        check(&blocks, &placement);
+        assert_eq!(placement.size, Bytes(64));
+    }
+
+    #[test]
+    fn nothing_needs_nothing() {
+        assert_eq!(place(&[]).size, Bytes(0));
+        assert_eq!(place(&[block(0, 0, 5)]).size, Bytes(0));
+    }
+
+    /// The smallest arena over all orders of first fit, by trying every permutation.
+    fn brute_force(blocks: &[Block]) -> u64 {
+        fn go(blocks: &[Block], order: &mut Vec<usize>, best: &mut u64) {
+            if order.len() == blocks.len() {
+                if let Some((_, size)) = first_fit(blocks, order, u64::MAX) {
+                    *best = size.min(*best);
+                }
+                return;
+            }
+            for i in 0..blocks.len() {
+                if !order.contains(&i) {
+                    order.push(i);
+                    go(blocks, order, best);
+                    order.pop();
+                }
+            }
+        }
+        let mut best = u64::MAX;
+        go(blocks, &mut Vec::new(), &mut best);
+        best
+    }
+
+    #[test]
+    fn random_blocks_are_placed_validly_and_close_to_the_best_order() {
+        let mut state = 1u64;
+        let mut random = |below: u64| {
+            state = state
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            (state >> 33) % below
+        };
+        for case in 0..200 {
+            let blocks: Vec<Block> = (0..6)
+                .map(|_| {
+                    let start = random(8) as u32;
+                    block(64 * (1 + random(9)), start, start + 1 + random(5) as u32)
+                })
+                .collect();
+            let placement = place(&blocks);
+            check(&blocks, &placement);
+            assert!(placement.size >= placement.bound);
+            // Hill climbing is no proof of the best, so one block's worth of slack is allowed.
+            assert!(
+                placement.size.get() <= brute_force(&blocks) + 9 * 64,
+                "case {case}"
+            );
+        }
+    }
+}
