@@ -5,6 +5,8 @@ use std::process::ExitCode;
 use remat_graph::FileError;
 use remat_plan::PlanError;
 use remat_plan::mutwo::ActivationPlanError;
+use remat_profile::ProfileError;
+use remat_rewrite::RewriteError;
 use remat_verify::Violations;
 
 /// Something on the command line makes no sense.
@@ -42,11 +44,16 @@ pub(crate) fn code(error: &anyhow::Error) -> ExitCode {
         if cause.is::<FileError>() {
             return Some(BAD_FILE);
         }
-        if cause.is::<Violations>() {
+        if cause.is::<ProfileError>() {
+            return Some(BAD_FILE);
+        }
+        if cause.is::<Violations>() || cause.is::<RewriteError>() {
             return Some(VIOLATION);
         }
-        if let Some(ActivationPlanError::Infeasible { .. }) = cause.downcast_ref() {
-            return Some(INFEASIBLE);
+        match cause.downcast_ref::<ActivationPlanError>() {
+            Some(ActivationPlanError::Infeasible { .. }) => return Some(INFEASIBLE),
+            Some(_) => return Some(BAD_FILE),
+            None => {}
         }
         match cause.downcast_ref::<PlanError>() {
             Some(PlanError::Infeasible(_)) => Some(INFEASIBLE),

@@ -47,7 +47,7 @@ pub(crate) fn decisions_csv(graph: &Graph, planned: &Planned) -> String {
             word,
             decision.bytes.get(),
             decision.recompute_time.seconds(),
-            [decision.creation_rank, decision.first_backward_rank],
+            [decision.created.index(), decision.first_backward.index()],
         );
     }
     csv

@@ -4,7 +4,7 @@
 //! reasons are read off the schedule itself, so they say what is true of the plan and not what a
 //! strategy meant.
 
-use remat_graph::{Bytes, Effect, Graph, Micros, Phase, Step, StorageId, Timeline};
+use remat_graph::{Bytes, Effect, Graph, Micros, NodeId, Phase, Step, StorageId, Timeline};
 
 use crate::activation::{Activation, activations};
 
@@ -23,10 +23,10 @@ pub struct Decision {
     pub recompute_time: Micros,
     /// Time that the plan spends on running its writer again.
     pub spent: Micros,
-    /// Position of its writer in the natural order.
-    pub creation_rank: usize,
-    /// Position of its first backward use in the natural order.
-    pub first_backward_rank: usize,
+    /// The node that makes it; its number is the profiler's `creation_rank`.
+    pub created: NodeId,
+    /// The first backward node that reads it; its number is the profiler's `first_bw_use_rank`.
+    pub first_backward: NodeId,
 }
 
 /// Kept or recomputed.
@@ -82,6 +82,7 @@ impl Reason {
 /// The decision for each activation, ascending by storage.
 pub(crate) fn decisions(graph: &Graph, steps: &[Step], timeline: &Timeline) -> Vec<Decision> {
     let activations = activations(graph);
+    let natural = graph.natural_order();
     let lives = lives(graph, steps);
     let highest = RangeMax::new(&timeline.during);
     let is_plain = timeline.recomputed() == 0;
@@ -115,8 +116,8 @@ pub(crate) fn decisions(graph: &Graph, steps: &[Step], timeline: &Timeline) -> V
             reason: reason(a, life),
             recompute_time: a.recompute_time,
             spent: Micros(graph.node(writer).time.get() * f64::from(reruns)),
-            creation_rank: a.made,
-            first_backward_rank: a.first_backward,
+            created: writer,
+            first_backward: natural[a.first_backward],
         }
     };
     activations.iter().map(decide).collect()

@@ -2,6 +2,8 @@
 
 mod frontier;
 mod plan;
+mod plan_profile;
+mod rewrite;
 mod verify;
 
 use std::time::Duration;
@@ -16,6 +18,7 @@ use crate::exit::UsageError;
 pub(crate) enum Command {
     Plan(plan::Arguments),
     Frontier(frontier::Arguments),
+    Rewrite(rewrite::Arguments),
     Verify(verify::Arguments),
 }
 
@@ -24,6 +27,7 @@ impl Command {
         match self {
             Command::Plan(arguments) => plan::run(&arguments),
             Command::Frontier(arguments) => frontier::run(&arguments),
+            Command::Rewrite(arguments) => rewrite::run(&arguments),
             Command::Verify(arguments) => verify::run(&arguments),
         }
     }

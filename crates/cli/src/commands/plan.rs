@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use remat_graph::Timeline;
 
-use super::Planning;
+use super::{Planning, plan_profile};
 use crate::progress::Meter;
 use crate::size::{Budget, parse_budget};
 use crate::{input, output, summary};
@@ -13,7 +13,10 @@ use crate::{input, output, summary};
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// The training step, a remat.graph/1 file
-    graph: PathBuf,
+    #[arg(required_unless_present = "node_stats")]
+    graph: Option<PathBuf>,
+    #[command(flatten)]
+    profile: Profile,
     /// What the whole step may use: 3GiB, 800MiB, plain bytes, or 60% of the plain step's peak
     #[arg(long, value_parser = parse_budget, allow_hyphen_values = true)]
     budget: Budget,
@@ -33,11 +36,33 @@ pub(crate) struct Arguments {
     verbose: bool,
 }
 
+/// A profile without edges, in place of a graph.
+#[derive(clap::Args)]
+pub(crate) struct Profile {
+    /// Plan from the profiler's two files, at the level of activations: the node table
+    #[arg(long, value_name = "FILE.csv", requires = "activation_stats", conflicts_with_all = ["graph", "out"])]
+    pub(crate) node_stats: Option<PathBuf>,
+    /// The activation table
+    #[arg(long, value_name = "FILE.csv", requires = "node_stats")]
+    pub(crate) activation_stats: Option<PathBuf>,
+    /// Swap out where that is cheaper than recomputing (a cost model: needs swap times in the table)
+    #[arg(long, requires = "node_stats")]
+    pub(crate) swap: bool,
+}
+
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     output::check_folder(arguments.out.as_deref())?;
     output::check_folder(arguments.decisions.as_deref())?;
     let limit = arguments.planning.limit()?;
-    let graph = input::graph(&arguments.graph)?;
+    let Some(path) = &arguments.graph else {
+        return plan_profile::run(
+            &arguments.profile,
+            arguments.budget,
+            arguments.decisions.as_deref(),
+            arguments.json,
+        );
+    };
+    let graph = input::graph(path)?;
     let plain_peak = Timeline::natural(&graph).peak;
     let budget = arguments.budget.resolve(plain_peak);
     if budget > plain_peak {

@@ -1,0 +1,81 @@
+//! `remat rewrite`: a plan becomes an ordinary graph.
+
+use std::path::PathBuf;
+
+use remat_graph::{NodeId, StorageId, read_plan};
+use remat_rewrite::{Extraction, Rewritten, dot, rewrite};
+use remat_verify::{Origins, verify_rewritten};
+
+use crate::{input, output};
+
+/// Turn a plan into an ordinary graph in which recomputations are nodes
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// The training step, a remat.graph/1 file
+    graph: PathBuf,
+    /// The plan, a remat.plan/1 file
+    plan: PathBuf,
+    /// Write the rewritten graph here (remat.graph/1)
+    #[arg(long, value_name = "GRAPH.json")]
+    out: Option<PathBuf>,
+    /// List each sub-graph that rebuilds something: its nodes, its sources and where it goes
+    #[arg(long)]
+    explain: bool,
+    /// Draw the rewritten graph here (Graphviz), recomputed nodes coloured
+    #[arg(long, value_name = "FILE.dot")]
+    dot: Option<PathBuf>,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    output::check_folder(arguments.out.as_deref())?;
+    output::check_folder(arguments.dot.as_deref())?;
+    let graph = input::graph(&arguments.graph)?;
+    let plan = read_plan(&arguments.plan)?;
+    let rewritten = rewrite(&graph, &plan)?;
+    let origins = Origins {
+        nodes: &rewritten.node_origin,
+        storages: &rewritten.storage_origin,
+    };
+    let audit = verify_rewritten(&graph, &plan, &rewritten.graph, origins)?;
+    if let Some(path) = &arguments.out {
+        output::write(path, &rewritten.graph.to_json())?;
+    }
+    if let Some(path) = &arguments.dot {
+        output::write(path, &dot(&rewritten))?;
+    }
+    println!(
+        "{}: {} nodes, of which {} recompute; {} storages rebuilt; peak {}",
+        graph.name(),
+        rewritten.graph.nodes().len(),
+        audit.recomputed,
+        rewritten.extractions.len(),
+        audit.peak
+    );
+    if arguments.explain {
+        for extraction in &rewritten.extractions {
+            print!("{}", explain(&rewritten, extraction));
+        }
+    }
+    Ok(())
+}
+
+fn explain(rewritten: &Rewritten, extraction: &Extraction) -> String {
+    let graph = &rewritten.graph;
+    let nodes = |list: &[NodeId]| -> Vec<String> {
+        list.iter().map(|&n| graph.node(n).name.clone()).collect()
+    };
+    let storages = |list: &[StorageId]| -> Vec<String> {
+        list.iter().map(|&s| graph.storage_name(s)).collect()
+    };
+    let before = match extraction.before {
+        Some(id) => graph.node(id).name.as_str(),
+        None => "the end of the step",
+    };
+    format!(
+        "{} ({}), before {before}\n  runs {}\n  starts from {}\n",
+        graph.storage_name(extraction.storage),
+        graph.storage(extraction.storage).bytes,
+        nodes(&extraction.nodes).join(", "),
+        storages(&extraction.sources).join(", "),
+    )
+}

@@ -1,0 +1,69 @@
+//! `remat plan` from the profiler's two files, without a graph.
+
+mod command;
+
+use command::Folder;
+
+const NODES: &str = "rank,node_name,node_type,gtype,median_run_time_s,median_peak_mem_bytes,median_active_mem_bytes,device
+0,a,activation,forward,0.001,110,110,cpu
+1,b,activation,forward,0.001,116,116,cpu
+2,c,activation,forward,0.001,120,120,cpu
+3,c_back,gradient,backward,0.001,120,120,cpu
+4,b_back,gradient,backward,0.001,116,116,cpu
+5,a_back,gradient,backward,0.001,110,110,cpu
+";
+const ACTIVATIONS: &str = "activation_name,node_type,creation_rank,last_fw_use_rank,first_bw_use_rank,last_bw_use_rank,median_mem_size_bytes,inactive_time_s,recomp_time_s,recomp_memory_bytes
+a,activation,0,1,5,5,10,0.003,0.004,10
+b,activation,1,2,4,4,6,0.001,0.001,6
+c,activation,2,-1,3,3,4,0,0.001,4
+";
+
+fn folder(name: &str) -> Folder {
+    let folder = Folder::new(name);
+    std::fs::write(folder.0.join("nodes.csv"), NODES).expect("writable");
+    std::fs::write(folder.0.join("acts.csv"), ACTIVATIONS).expect("writable");
+    folder
+}
+
+const FILES: &str = "plan --node-stats nodes.csv --activation-stats acts.csv";
+
+#[test]
+fn decisions_come_from_the_tables_alone() {
+    let folder = folder("tables");
+    // Ratios: a 2500, b 6000, c 4000 bytes per second. b frees rank 3, c nothing, a ranks 2 to 4:
+    // with all three the peak is 116, at rank 1.
+    let ran = folder.remat(&format!("{FILES} --budget 116 --decisions d.csv --json"));
+    assert!(ran.err.contains("level of activations"), "{}", ran.err);
+    assert!(ran.err.contains("avg_swap_time_s"), "{}", ran.err);
+    let said: serde_json::Value = serde_json::from_str(&ran.works()).expect("JSON");
+    assert_eq!(said["plain_peak_bytes"], 120);
+    assert_eq!(said["peak_bytes"], 116);
+    assert_eq!(said["recomputed"]["activations"], 3);
+    let csv = folder.read("d.csv");
+    assert_eq!(
+        csv.lines().nth(1),
+        Some("a,RECOMPUTE,10,0.004,0,5"),
+        "{csv}"
+    );
+}
+
+#[test]
+fn what_cannot_be_met_or_makes_no_sense_is_an_error() {
+    let folder = folder("refused");
+    folder
+        .remat(&format!("{FILES} --budget 100 --decisions d.csv"))
+        .fails(3, &["lowest peak", "116"]);
+    folder
+        .remat(&format!("{FILES} --budget 116 --swap"))
+        .fails(2, &["avg_swap_time_s"]);
+    folder
+        .remat(&format!("{FILES} --budget 116 --out plan.json"))
+        .fails(2, &["--out"]);
+    folder
+        .remat("plan --node-stats nodes.csv --budget 1")
+        .fails(2, &["--activation-stats"]);
+    folder
+        .remat("plan --node-stats acts.csv --activation-stats acts.csv --budget 1")
+        .fails(5, &["acts.csv"]);
+    assert_eq!(folder.files(), ["acts.csv", "nodes.csv"]);
+}
