@@ -251,7 +251,7 @@ fn names_are_unique_and_sizes_possible() {
         b.split("s", &x, 3).map(|mut v| v.remove(0)),
         &["parts is 3", "4 columns"],
     );
-    check(b.concat("c", &[]), &["at least 1"]);
+    check(b.concat("c", &[]), &["parts is 0", "1 to 16"]);
     check(b.permute("p", &x, [0, 1, 2, 3]), &["[4]"]);
     // A refused call leaves no trace.
     assert_eq!(b.finish(&[&x]).unwrap().nodes.len(), 1);
