@@ -17,15 +17,14 @@ use std::ops::Range;
 use remat_program::op::Conv;
 
 use super::conv::is_narrow;
-use super::gemm_pack::{View, pack_panel};
 use super::gemm_tile::{Left, Simd, TILE_COLS, TILE_ROWS, Tile};
 use crate::{SharedMut, Threads};
 
 /// Pixels of a block, about: the panel of `dy` (16 KiB) stays in the first-level cache while the panels
 /// of `x` and the taps pass by.
 const BLOCK_PIXELS: usize = 256;
-/// Floats that are packed at a time, at most (4 MiB), unless a single row of the image needs more.
-const PACK: usize = 1 << 20;
+/// Floats that are packed at a time, at most (2 MiB), unless a single row of the image needs more.
+const PACK: usize = 1 << 19;
 /// Panels of `x` per task, at most: with a block's depth, 96 KiB of the second-level cache.
 const TASK_PANELS: usize = 16;
 /// Tasks below which the panels of `x` are shared out further.
@@ -233,34 +232,36 @@ impl Part<'_> {
         packed_dy: &mut [f32],
         threads: &Threads,
     ) {
-        let (cut, x_rows) = (self.cut, self.x_rows());
-        let width = cut.out[1];
+        let x_rows = self.x_rows();
         let packed_x = SharedMut::new(packed_x);
         let packed_dy = SharedMut::new(packed_dy);
         threads.run(x_rows + self.rows.len(), &|_, task| {
             let Some(row) = task.checked_sub(x_rows) else {
                 return self.pack_x_row(x, task, &packed_x);
             };
-            let pitch = cut.dims.out_channels;
-            let pixel = (self.rows.start + row) * width;
-            for panel in 0..cut.dy_panels() {
-                let col = panel * TILE_COLS;
-                let data = &dy[pixel * pitch + self.group * cut.out_channels + col..];
-                let cols = TILE_COLS.min(cut.out_channels - col);
-                let start = (panel * self.rows.len() + row) * width * TILE_COLS;
-                // SAFETY: each task packs rows of its own.
-                let out = unsafe { packed_dy.slice(start..start + width * TILE_COLS) };
-                pack_panel(
-                    View {
-                        data,
-                        pitch,
-                        rows: width,
-                        cols,
-                    },
-                    out,
-                );
-            }
+            self.pack_dy_row(dy, row, &packed_dy);
         });
+    }
+
+    /// Packs one row of `dy`, in all panels. Pixel by pixel, because that is how they lie in memory.
+    fn pack_dy_row(&self, dy: &[f32], row: usize, panels: &SharedMut<f32>) {
+        let cut = self.cut;
+        let (width, pitch) = (cut.out[1], cut.dims.out_channels);
+        for x in 0..width {
+            let pixel = (self.rows.start + row) * width + x;
+            let data = &dy[pixel * pitch + self.group * cut.out_channels..][..cut.out_channels];
+            for (panel, data) in data.chunks(TILE_COLS).enumerate() {
+                let start = ((panel * self.rows.len() + row) * width + x) * TILE_COLS;
+                // SAFETY: each task packs a row of its own.
+                let out = unsafe { panels.slice(start..start + TILE_COLS) };
+                if let Ok(data) = <&[f32; TILE_COLS]>::try_from(data) {
+                    out.copy_from_slice(data);
+                } else {
+                    out[..data.len()].copy_from_slice(data);
+                    out[data.len()..].fill(0.0);
+                }
+            }
+        }
     }
 
     /// Packs one row of the padded grid of `x`, in all panels.

@@ -90,7 +90,7 @@ impl Tile {
                     3 => avx2::run::<3>(self),
                     4 => avx2::run::<4>(self),
                     5 => avx2::run::<5>(self),
-                    _ => avx2::run::<6>(self),
+                    _ => avx2::run::<TILE_ROWS>(self),
                 },
                 Simd::Portable => portable(self),
             }
@@ -149,83 +149,104 @@ mod avx2 {
     /// The sums of `R` rows: two vectors of eight columns each.
     type Sums<const R: usize> = [[__m256; 2]; R];
 
-    /// How many indices one round of the inner loop takes.
-    const UNROLL: usize = 4;
-
     /// Computes a tile of `R` rows.
     ///
     /// # Safety
     /// As for [`Tile::run`], and `tile.rows == R`.
     #[target_feature(enable = "avx2,fma")]
     pub(super) unsafe fn run<const R: usize>(tile: &Tile) {
-        let mut sums: Sums<R> = [[_mm256_setzero_ps(); 2]; R];
-        let mut right = tile.right;
-        // SAFETY: each address is one that the caller has promised to be readable or writable.
+        // SAFETY: the caller's promise.
         unsafe {
-            if tile.add {
-                // The old result is wanted at the end; ask for it now.
-                for &row in &tile.result[..R] {
-                    _mm_prefetch::<_MM_HINT_T0>(row.cast());
-                }
+            // The result's cache lines are wanted at the end; ask for them now.
+            for &row in &tile.result[..R] {
+                _mm_prefetch::<_MM_HINT_T0>(row.cast());
             }
-            for segment in 0..tile.segments {
-                match tile.left {
-                    Left::Rows { starts, pitch } => {
-                        let rows: [*const f32; R] =
-                            std::array::from_fn(|r| *starts.add(segment * pitch + r));
-                        accumulate(&mut sums, tile.depth, right, |p, r| rows[r].add(p));
-                    }
-                    Left::Columns {
-                        base,
-                        offsets,
-                        step,
-                    } => {
-                        let base = base.add(*offsets.add(segment));
-                        accumulate(&mut sums, tile.depth, right, |p, r| base.add(p * step + r));
-                    }
-                }
-                right = right.add(tile.depth * TILE_COLS);
+            match tile.left {
+                Left::Rows { starts, pitch } => store(tile, sum_rows::<R>(tile, starts, pitch)),
+                Left::Columns {
+                    base,
+                    offsets,
+                    step,
+                } => store(tile, sum_columns::<R>(tile, base, offsets, step)),
             }
-            store(tile, &sums);
         }
     }
 
-    /// Adds the products of one segment to the sums.
+    /// The sums of [`Left::Rows`].
     ///
     /// # Safety
-    /// `depth` panel rows are readable at `right`, and `left(p, r)` for each `p < depth`, `r < R`.
+    /// As for [`run`].
     #[inline]
     #[target_feature(enable = "avx2,fma")]
-    unsafe fn accumulate<const R: usize>(
-        sums: &mut Sums<R>,
-        depth: usize,
-        right: *const f32,
-        left: impl Fn(usize, usize) -> *const f32,
-    ) {
-        let mut step = |p: usize| {
-            // SAFETY: the caller's promise, as `p < depth`.
+    unsafe fn sum_rows<const R: usize>(
+        tile: &Tile,
+        starts: *const *const f32,
+        pitch: usize,
+    ) -> Sums<R> {
+        let mut sums: Sums<R> = [[_mm256_setzero_ps(); 2]; R];
+        let mut right = tile.right;
+        for segment in 0..tile.segments {
+            // SAFETY: the caller's promise.
             unsafe {
-                let row = right.add(p * TILE_COLS);
-                let columns = [_mm256_loadu_ps(row), _mm256_loadu_ps(row.add(8))];
-                for (r, sums) in sums.iter_mut().enumerate() {
-                    let value = _mm256_set1_ps(*left(p, r));
-                    for (sum, column) in sums.iter_mut().zip(columns) {
-                        *sum = _mm256_fmadd_ps(value, column, *sum);
-                    }
+                let rows: [*const f32; R] =
+                    std::array::from_fn(|r| *starts.add(segment * pitch + r));
+                for p in 0..tile.depth {
+                    sums = add_products(sums, right, |r| *rows[r].add(p));
+                    right = right.add(TILE_COLS);
                 }
             }
-        };
-        let mut p = 0;
-        while p + UNROLL <= depth {
-            for u in 0..UNROLL {
-                step(p + u);
+        }
+        sums
+    }
+
+    /// The sums of [`Left::Columns`].
+    ///
+    /// # Safety
+    /// As for [`run`].
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn sum_columns<const R: usize>(
+        tile: &Tile,
+        base: *const f32,
+        offsets: *const usize,
+        step: usize,
+    ) -> Sums<R> {
+        let mut sums: Sums<R> = [[_mm256_setzero_ps(); 2]; R];
+        let mut right = tile.right;
+        for segment in 0..tile.segments {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let mut left = base.add(*offsets.add(segment));
+                for _ in 0..tile.depth {
+                    sums = add_products(sums, right, |r| *left.add(r));
+                    left = left.wrapping_add(step);
+                    right = right.add(TILE_COLS);
+                }
             }
-            p += UNROLL;
         }
-        while p < depth {
-            step(p);
-            p += 1;
+        sums
+    }
+
+    /// Adds the products of `left(r)` and the panel row at `right`.
+    ///
+    /// # Safety
+    /// A panel row is readable at `right`.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn add_products<const R: usize>(
+        mut sums: Sums<R>,
+        right: *const f32,
+        left: impl Fn(usize) -> f32,
+    ) -> Sums<R> {
+        // SAFETY: the caller's promise.
+        let columns = unsafe { [_mm256_loadu_ps(right), _mm256_loadu_ps(right.add(8))] };
+        for (r, sums) in sums.iter_mut().enumerate() {
+            let value = _mm256_set1_ps(left(r));
+            for (sum, column) in sums.iter_mut().zip(columns) {
+                *sum = _mm256_fmadd_ps(value, column, *sum);
+            }
         }
+        sums
     }
 
     /// Writes the sums to the result.
@@ -234,7 +255,7 @@ mod avx2 {
     /// As for [`run`].
     #[inline]
     #[target_feature(enable = "avx2,fma")]
-    unsafe fn store<const R: usize>(tile: &Tile, sums: &Sums<R>) {
+    unsafe fn store<const R: usize>(tile: &Tile, sums: Sums<R>) {
         let alpha = _mm256_set1_ps(tile.alpha);
         let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
         for offset in [0, 8] {
