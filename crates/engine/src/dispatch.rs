@@ -12,7 +12,7 @@ use remat_program::op::{BatchNorm, Op, Split, Tail};
 use crate::arena::Span;
 use crate::kernels::{self, KernelError};
 use crate::kernels::{BatchNormDxReads, BatchNormDxWrites};
-use crate::{StepContext, Threads};
+use crate::{Spill, StepContext, Threads};
 
 /// The operands of one run. Each mutable one is handed out once.
 pub(crate) struct Operands<'a> {
@@ -69,7 +69,7 @@ impl<'a> Operands<'a> {
     }
 
     /// Write number `index`, of `len` elements.
-    fn write<T: Element>(&self, index: usize, len: usize) -> &'a mut [T] {
+    pub(crate) fn write<T: Element>(&self, index: usize, len: usize) -> &'a mut [T] {
         self.take(index);
         self.slice_mut(self.writes[index], len)
     }
@@ -101,7 +101,7 @@ impl<'a> Operands<'a> {
 }
 
 /// A type whose every bit pattern is valid.
-trait Element: Copy {}
+pub(crate) trait Element: Copy {}
 impl Element for f32 {}
 impl Element for i64 {}
 impl Element for u8 {}
@@ -130,9 +130,12 @@ pub(crate) fn run_kernel(
     on: &Operands<'_>,
     context: StepContext,
     threads: &Threads,
+    spill: &mut dyn Spill,
 ) -> Result<(), KernelError> {
     match op {
         Op::Source => unreachable!("sources never run"),
+        Op::Offload(to) => spill.store(to.slot, on.read(0, to.bytes))?,
+        Op::Fetch(from) => spill.load(from.slot, on.write(0, from.bytes))?,
         Op::Conv(_) | Op::ConvDx(_) | Op::ConvDw(_) => run_conv(op, on, threads),
         Op::Matmul(_) | Op::HeadMatmul(_) | Op::SumRows { .. } => run_matmul(op, on, threads),
         Op::MaxPool(_) | Op::MaxPoolDx(_) | Op::AvgPool(_) | Op::AvgPoolDx(_) => {

@@ -13,7 +13,8 @@ use crate::arena::{Arena, Span};
 use crate::dispatch::{Operands, run_kernel, workspace};
 use crate::lifetimes::{Lifetimes, Touch};
 use crate::placement::{Placement, place};
-use crate::{EngineError, Threads};
+use crate::spill::NoSpill;
+use crate::{EngineError, Spill, Threads};
 
 /// The planner's view of `program` as this engine runs it with `threads` threads.
 pub fn lower(program: &Program, threads: usize) -> Graph {
@@ -44,6 +45,9 @@ pub trait Observer {
     fn before(&mut self, node: NodeId);
     /// Just after a node's kernel, with the bytes that were in use while it ran.
     fn after(&mut self, node: NodeId, in_use: Bytes);
+    /// After that, for each tensor that the node made: its bytes. They may be moved away and back,
+    /// but must be what they were when the call returns.
+    fn made(&mut self, _tensor: StorageId, _contents: &mut [u8]) {}
 }
 
 /// Nobody.
@@ -74,6 +78,7 @@ pub struct Engine {
     graph: Graph,
     threads: Threads,
     arena: Arena,
+    spill: Box<dyn Spill + Send>,
     spans: Vec<Span>,
     actions: Vec<Action>,
     /// Where each storage is between steps; indexed by storage.
@@ -136,6 +141,11 @@ impl Engine {
         }
     }
 
+    /// Gives the engine a place for the tensors that its program moves out of the arena.
+    pub fn set_spill(&mut self, spill: Box<dyn Spill + Send>) {
+        self.spill = spill;
+    }
+
     /// The program.
     pub fn program(&self) -> &Program {
         &self.program
@@ -196,14 +206,20 @@ impl Engine {
                     // SAFETY: `base` is the arena, every span lies in it, and by the invariant of
                     // this module no write or scratch overlaps another operand.
                     let operands = unsafe { Operands::new(base, reads, writes, *scratch) };
-                    let op = &self.program.node(*node).op;
-                    run_kernel(op, &operands, context, &self.threads).map_err(|source| {
-                        EngineError::Kernel {
-                            node: self.program.node(*node).name.clone(),
+                    let program_node = self.program.node(*node);
+                    let (threads, spill) = (&self.threads, self.spill.as_mut());
+                    run_kernel(&program_node.op, &operands, context, threads, spill).map_err(
+                        |source| EngineError::Kernel {
+                            node: program_node.name.clone(),
                             source,
-                        }
-                    })?;
+                        },
+                    )?;
                     observer.after(*node, Bytes(ledger.live));
+                    // SAFETY: as above; the kernel is done with its operands.
+                    let made = unsafe { Operands::new(base, &[], writes, Span::default()) };
+                    for (k, &tensor) in program_node.writes.iter().enumerate() {
+                        observer.made(tensor, made.write(k, writes[k].bytes));
+                    }
                     ledger.live -= passing;
                 }
             }
@@ -412,6 +428,7 @@ impl Layout {
             graph: self.graph,
             threads,
             arena,
+            spill: Box::new(NoSpill),
             spans,
             actions,
             between,

@@ -14,9 +14,11 @@ mod executor;
 pub mod kernels;
 mod lifetimes;
 mod placement;
+mod spill;
 mod threads;
 
 pub use error::EngineError;
 pub use executor::{Engine, Layout, Observer, Peak, StepContext, lower};
 pub use placement::{Block, Placement, place};
+pub use spill::{Spill, SpillError};
 pub use threads::{SharedMut, Threads};

@@ -166,7 +166,9 @@ fn apply_rule(rule: &mut Rule<'_>) -> Result<(), ProgramError> {
         | Op::CrossEntropyDx(_)
         | Op::SumRows { .. }
         | Op::Sgd(_)
-        | Op::Adam(_) => Ok(()),
+        | Op::Adam(_)
+        | Op::Offload(_)
+        | Op::Fetch(_) => Ok(()),
     }
 }
 

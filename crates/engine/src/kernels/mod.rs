@@ -55,9 +55,12 @@ pub use pooling::{avg_pool, avg_pool_dx, max_pool, max_pool_dx};
 pub use softmax::{softmax, softmax_dx};
 pub use sum_rows::{sum_rows, sum_rows_scratch};
 
-/// Data that a kernel refuses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+/// Data that a kernel refuses, or what stopped it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KernelError {
+    /// A tensor could not be moved out of the arena or back.
+    #[error(transparent)]
+    Spill(#[from] crate::SpillError),
     /// An id is not a row of an embedding's table.
     #[error(
         "id {id} at position {position} is outside the embedding's table of {vocab} rows; \

@@ -20,6 +20,7 @@ mod matmul;
 mod pointwise;
 mod pool;
 mod softmax;
+mod transfer;
 mod update;
 mod window;
 
@@ -36,6 +37,7 @@ pub use pointwise::{Dropout, Gelu};
 pub(crate) use pointwise::{add_gradient, gelu_gradient, relu_gradient, scale_gradient};
 pub use pool::{PoolOptions, Pooling};
 pub use softmax::{CrossEntropy, Mask, Softmax};
+pub use transfer::Transfer;
 pub use update::{Adam, Sgd};
 pub use window::Window;
 
@@ -108,6 +110,8 @@ pub enum Op {
     Concat(Split),
     Sgd(Sgd),
     Adam(Adam),
+    Offload(Transfer),
+    Fetch(Transfer),
 }
 
 impl Op {
@@ -149,6 +153,8 @@ impl Op {
             Op::Concat(_) => "concat",
             Op::Sgd(_) => "sgd",
             Op::Adam(_) => "adam",
+            Op::Offload(_) => "offload",
+            Op::Fetch(_) => "fetch",
         }
     }
 
@@ -156,6 +162,7 @@ impl Op {
     pub fn effect(&self) -> Effect {
         match self {
             Op::BatchNormUpdate { .. } | Op::Sgd(_) | Op::Adam(_) => Effect::Once,
+            Op::Offload(_) | Op::Fetch(_) => Effect::Once,
             Op::Dropout(_) => Effect::Random,
             _ => Effect::Pure,
         }

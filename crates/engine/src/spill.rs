@@ -1,0 +1,37 @@
+//! Where tensors go that leave the arena: the engine says which and when, somebody else keeps them.
+
+/// Keeps the bytes of tensors that are out of the arena. A slot holds what was stored in it last.
+pub trait Spill {
+    /// Keeps a copy of `bytes`.
+    ///
+    /// # Errors
+    /// If it cannot.
+    fn store(&mut self, slot: usize, bytes: &[u8]) -> Result<(), SpillError>;
+
+    /// Copies back what the slot holds.
+    ///
+    /// # Errors
+    /// If it cannot, or the slot does not hold that many bytes.
+    fn load(&mut self, slot: usize, bytes: &mut [u8]) -> Result<(), SpillError>;
+}
+
+/// Why bytes could not be kept or given back, in words.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct SpillError(pub String);
+
+/// What an engine has until it gets a spill tier.
+pub(crate) struct NoSpill;
+
+impl Spill for NoSpill {
+    fn store(&mut self, _: usize, _: &[u8]) -> Result<(), SpillError> {
+        let message = "the step moves tensors out of the arena, but the engine has no spill tier";
+        Err(SpillError(message.into()))
+    }
+
+    fn load(&mut self, slot: usize, _: &mut [u8]) -> Result<(), SpillError> {
+        Err(SpillError(format!(
+            "nothing was ever stored in slot {slot}"
+        )))
+    }
+}
