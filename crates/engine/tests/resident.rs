@@ -1,0 +1,83 @@
+//! What the process really takes: the arena and little else, and nothing more during a step.
+//!
+//! A file of its own, so that no other test shares the process.
+#![allow(unsafe_code)] // A counting allocator cannot be written without.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use remat_engine::{Engine, StepContext};
+use remat_models::{ModelOptions, build};
+use remat_program::Optimizer;
+
+/// Counts every allocation of the process.
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: hands everything on to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `GlobalAlloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of `GlobalAlloc`.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// The highest resident bytes of this process so far, where the system tells.
+fn resident_peak() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|l| l.starts_with("VmHWM:"))?;
+    line.split_whitespace()
+        .nth(1)?
+        .parse::<u64>()
+        .ok()
+        .map(|kib| kib * 1024)
+}
+
+#[test]
+fn a_step_allocates_nothing_and_the_process_holds_the_arena_and_little_else() {
+    for (name, optimizer) in [
+        ("resnet50", Optimizer::sgd(0.01)),
+        ("bert-tiny", Optimizer::adam(1e-3)),
+    ] {
+        let optimizer = Some(optimizer);
+        let options = ModelOptions {
+            batch: 4,
+            image_size: 64,
+            optimizer,
+            ..ModelOptions::default()
+        };
+        let model = build(name, &options).expect("the model builds");
+        let mut engine = Engine::new(&model.program, 2).expect("the step can be set up");
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        let measured = engine
+            .run(StepContext { seed: 1, step: 1 })
+            .expect("the data is good");
+        assert_eq!(
+            ALLOCATIONS.load(Ordering::Relaxed) - before,
+            0,
+            "{name}: allocations"
+        );
+        assert_eq!(measured, engine.predicted());
+        match resident_peak() {
+            Some(peak) => {
+                let limit = measured.arena.get() + (64 << 20);
+                assert!(
+                    peak <= limit,
+                    "{name}: {peak} resident for an arena of {}",
+                    measured.arena
+                );
+            }
+            None => println!("this system does not tell the resident peak"),
+        }
+    }
+}
