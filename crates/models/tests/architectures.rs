@@ -167,3 +167,26 @@ fn heads_that_do_not_divide_the_width_are_refused() {
         assert!(text.contains("attention.self.query"), "{text}");
     }
 }
+
+/// Between the node that makes a gradient and the update that ends it stand at most the bias's
+/// gradient and update, and the gradient of the data. A tied table's gradient is the exception.
+#[test]
+fn gradients_die_as_soon_as_they_are_complete() {
+    for name in names() {
+        let model = model(name);
+        let nodes = &model.program.nodes;
+        let tied = |parameter| model.tied.iter().any(|&(_, id)| id == parameter);
+        for &(parameter, gradient) in model.gradients.iter().filter(|&&(p, _)| !tied(p)) {
+            let made = nodes.iter().position(|n| n.writes.contains(&gradient));
+            let updated = nodes
+                .iter()
+                .position(|n| n.phase == Phase::Optimizer && n.reads[..2] == [parameter, gradient]);
+            let between = updated.unwrap() - made.unwrap() - 1;
+            let tensor = &model.program.tensor(parameter).name;
+            assert!(
+                between <= 3,
+                "{name}: {between} nodes hold the gradient of {tensor}"
+            );
+        }
+    }
+}

@@ -1,6 +1,7 @@
 //! Products of matrices for each head of an attention.
 
 use super::Op;
+use super::matmul::{GradientProduct, gradient_products};
 use crate::autodiff::Rule;
 use crate::{Builder, ProgramError, Var};
 
@@ -113,64 +114,27 @@ impl Builder {
 }
 
 impl HeadMatmul {
-    /// As for a plain product; see [`super::Matmul`].
     pub(crate) fn gradient(self, rule: &mut Rule<'_>) -> Result<(), ProgramError> {
-        let (a, b, dc) = (rule.read(0), rule.read(1), rule.dy());
+        let operands = [rule.read(0), rule.read(1), rule.dy()];
+        let transposed = [self.transpose_a, self.transpose_b];
+        let [da, db] = gradient_products([self.m, self.n, self.k], transposed);
+        let reads = |product: GradientProduct| product.factors.map(|f| operands[f]).to_vec();
         if rule.wants(1) {
-            let (op, reads) = if self.transpose_b {
-                (
-                    self.product(
-                        [self.n, self.k, self.m],
-                        [self.c, self.a, self.b],
-                        [true, self.transpose_a],
-                    ),
-                    vec![dc, a],
-                )
-            } else {
-                (
-                    self.product(
-                        [self.k, self.n, self.m],
-                        [self.a, self.c, self.b],
-                        [!self.transpose_a, false],
-                    ),
-                    vec![a, dc],
-                )
-            };
-            rule.emit_for(1, "db", Op::HeadMatmul(op), reads)?;
+            let op = Op::HeadMatmul(self.product(db, self.b));
+            rule.emit_for(1, "db", op, reads(db))?;
         }
         if rule.wants(0) {
-            let (op, reads) = if self.transpose_a {
-                (
-                    self.product(
-                        [self.k, self.m, self.n],
-                        [self.b, self.c, self.a],
-                        [self.transpose_b, true],
-                    ),
-                    vec![b, dc],
-                )
-            } else {
-                (
-                    self.product(
-                        [self.m, self.k, self.n],
-                        [self.c, self.b, self.a],
-                        [false, !self.transpose_b],
-                    ),
-                    vec![dc, b],
-                )
-            };
-            rule.emit_for(0, "da", Op::HeadMatmul(op), reads)?;
+            let op = Op::HeadMatmul(self.product(da, self.a));
+            rule.emit_for(0, "da", op, reads(da))?;
         }
         Ok(())
     }
 
-    /// A product of sizes `m, n, k` with factors and result laid out as `heads` says.
-    fn product(
-        self,
-        [m, n, k]: [usize; 3],
-        [a, b, c]: [Heads; 3],
-        transpose: [bool; 2],
-    ) -> HeadMatmul {
-        let [transpose_a, transpose_b] = transpose;
+    /// This gradient for each head, laid out as `c` says.
+    fn product(self, gradient: GradientProduct, c: Heads) -> HeadMatmul {
+        let [m, n, k] = gradient.sizes;
+        let [a, b] = gradient.factors.map(|f| [self.a, self.b, self.c][f]);
+        let [transpose_a, transpose_b] = gradient.transposed;
         HeadMatmul {
             m,
             n,

@@ -94,67 +94,73 @@ impl Builder {
 
 impl Matmul {
     pub(crate) fn gradient(self, rule: &mut Rule<'_>) -> Result<(), ProgramError> {
-        let (a, b, dc) = (rule.read(0), rule.read(1), rule.dy());
+        let operands = [rule.read(0), rule.read(1), rule.dy()];
+        let transposed = [self.transpose_a, self.transpose_b];
+        let [da, db] = gradient_products([self.m, self.n, self.k], transposed);
+        let reads = |product: GradientProduct| product.factors.map(|f| operands[f]).to_vec();
         if rule.wants(1) {
-            rule.emit_for(1, "dw", Op::Matmul(self.db()), self.db_reads(a, dc))?;
+            rule.emit_for(1, "dw", Op::Matmul(db.into()), reads(db))?;
         }
         if self.bias && rule.wants(2) {
             let (rows, cols) = (self.m, self.n);
-            rule.emit_for(2, "db", Op::SumRows { rows, cols }, vec![dc])?;
+            rule.emit_for(2, "db", Op::SumRows { rows, cols }, vec![rule.dy()])?;
         }
         if rule.wants(0) {
-            rule.emit_for(0, "dx", Op::Matmul(self.da()), self.da_reads(b, dc))?;
+            rule.emit_for(0, "dx", Op::Matmul(da.into()), reads(da))?;
         }
         Ok(())
     }
-
-    /// The product that gives the gradient of `a` as it is stored: `dc · op(b)ᵀ`, or its transpose
-    /// `op(b) · dcᵀ`.
-    fn da(self) -> Matmul {
-        let Matmul { m, n, k, .. } = self;
-        if self.transpose_a {
-            product([k, m, n], self.transpose_b, true)
-        } else {
-            product([m, k, n], false, !self.transpose_b)
-        }
-    }
-
-    fn da_reads<T>(self, b: T, dc: T) -> Vec<T> {
-        if self.transpose_a {
-            vec![b, dc]
-        } else {
-            vec![dc, b]
-        }
-    }
-
-    /// The product that gives the gradient of `b` as it is stored: `op(a)ᵀ · dc`, or its transpose
-    /// `dcᵀ · op(a)`.
-    fn db(self) -> Matmul {
-        let Matmul { m, n, k, .. } = self;
-        if self.transpose_b {
-            product([n, k, m], true, self.transpose_a)
-        } else {
-            product([k, n, m], !self.transpose_a, false)
-        }
-    }
-
-    fn db_reads<T>(self, a: T, dc: T) -> Vec<T> {
-        if self.transpose_b {
-            vec![dc, a]
-        } else {
-            vec![a, dc]
-        }
-    }
 }
 
-/// A product of sizes `m, n, k` without a bias.
-fn product([m, n, k]: [usize; 3], transpose_a: bool, transpose_b: bool) -> Matmul {
-    Matmul {
-        m,
-        n,
-        k,
-        transpose_a,
-        transpose_b,
-        bias: false,
+/// A gradient of `c = op(a) · op(b)`, which is itself a product of two of `a`, `b` and `dc`.
+#[derive(Clone, Copy)]
+pub(super) struct GradientProduct {
+    /// Its `m`, `n` and `k`.
+    pub(super) sizes: [usize; 3],
+    /// Its factors, as positions in `[a, b, dc]`.
+    pub(super) factors: [usize; 2],
+    /// Which of them it transposes.
+    pub(super) transposed: [bool; 2],
+}
+
+/// The gradients of `a` and `b` as these are stored.
+///
+/// `da = dc · op(b)ᵀ` and `db = op(a)ᵀ · dc`; where the factor is stored transposed, so is its
+/// gradient: `op(b) · dcᵀ` and `dcᵀ · op(a)`.
+pub(super) fn gradient_products(
+    [m, n, k]: [usize; 3],
+    [a_transposed, b_transposed]: [bool; 2],
+) -> [GradientProduct; 2] {
+    let product = |sizes, factors, transposed| GradientProduct {
+        sizes,
+        factors,
+        transposed,
+    };
+    const A: usize = 0;
+    const B: usize = 1;
+    const DC: usize = 2;
+    let of_a = match a_transposed {
+        false => product([m, k, n], [DC, B], [false, !b_transposed]),
+        true => product([k, m, n], [B, DC], [b_transposed, true]),
+    };
+    let of_b = match b_transposed {
+        false => product([k, n, m], [A, DC], [!a_transposed, false]),
+        true => product([n, k, m], [DC, A], [true, a_transposed]),
+    };
+    [of_a, of_b]
+}
+
+impl From<GradientProduct> for Matmul {
+    fn from(product: GradientProduct) -> Matmul {
+        let [m, n, k] = product.sizes;
+        let [transpose_a, transpose_b] = product.transposed;
+        Matmul {
+            m,
+            n,
+            k,
+            transpose_a,
+            transpose_b,
+            bias: false,
+        }
     }
 }
