@@ -32,6 +32,19 @@ impl Draft {
         }
     }
 
+    /// The same runs with every storage freed right after its last use. This is never higher than the
+    /// schedule as it was, and it is what the rewritten graph does.
+    pub(crate) fn freeing_after_last_use(self, graph: &Graph) -> Draft {
+        let runs = self.steps.iter().filter_map(|step| match *step {
+            Step::Run(id) => Some(id),
+            Step::Free(_) => None,
+        });
+        Draft {
+            steps: with_frees(graph, &runs.collect::<Vec<_>>()),
+            ..self
+        }
+    }
+
     /// The replay of the draft.
     ///
     /// # Errors

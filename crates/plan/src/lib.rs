@@ -60,7 +60,16 @@ pub fn plan(
             &natural,
         );
     }
-    let draft = draft(graph, budget, options, watch)?;
+    let mut draft = draft(graph, budget, options, watch)?;
+    let peak = draft.timeline(graph, options.strategy)?.peak;
+    if peak > budget && !draft.stopped {
+        // A strategy may go lower when no budget tells it where to look. This also makes the smallest
+        // budget in a refusal one that works: it is the same for every budget that is refused.
+        draft = Draft {
+            time_bound: draft.time_bound,
+            ..lowest(graph, options, watch)?
+        };
+    }
     planned::finish(graph, budget, draft, options.strategy, &natural)
 }
 
@@ -74,14 +83,25 @@ pub fn smallest(
     watch: &mut dyn Watch,
 ) -> Result<Planned, PlanError> {
     let natural = Timeline::natural(graph);
-    // Nothing fits under the floor, so a strategy goes as low as it can.
-    let draft = draft(graph, floor(graph).bytes, options, watch)?;
-    let lowest = match draft.timeline(graph, options.strategy)?.peak < natural.peak {
-        true => draft,
-        false => Draft::plain(graph),
-    };
+    let lowest = lowest(graph, options, watch)?;
     let peak = lowest.timeline(graph, options.strategy)?.peak;
     planned::finish(graph, peak, lowest, options.strategy, &natural)
+}
+
+/// The lowest schedule that the strategy reaches: under a budget at the floor it goes as low as it
+/// can.
+fn lowest(graph: &Graph, options: &Options, watch: &mut dyn Watch) -> Result<Draft, PlanError> {
+    let draft = draft(graph, floor(graph).bytes, options, watch)?;
+    let plain = Draft::plain(graph);
+    let peak = |draft: &Draft| Ok(draft.timeline(graph, options.strategy)?.peak);
+    match peak(&draft)? < peak(&plain)? {
+        // Its bound is one for budgets at the floor, and may be too high for the peak reached.
+        true => Ok(Draft {
+            time_bound: plain.time_bound,
+            ..draft
+        }),
+        false => Ok(plain),
+    }
 }
 
 fn draft(
@@ -90,9 +110,10 @@ fn draft(
     options: &Options,
     watch: &mut dyn Watch,
 ) -> Result<Draft, PlanError> {
-    match options.strategy {
-        Strategy::Search => search::draft(graph, budget, options, watch),
-        Strategy::Mutwo => Ok(mutwo::draft(graph, budget)),
-        Strategy::Sqrt => Ok(sqrt::draft(graph)),
-    }
+    let draft = match options.strategy {
+        Strategy::Search => search::draft(graph, budget, options, watch)?,
+        Strategy::Mutwo => mutwo::draft(graph, budget),
+        Strategy::Sqrt => sqrt::draft(graph),
+    };
+    Ok(draft.freeing_after_last_use(graph))
 }

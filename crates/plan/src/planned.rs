@@ -1,6 +1,6 @@
 //! A finished plan, and the gate that every draft passes to become one.
 
-use remat_graph::{Bytes, Graph, Micros, NodeId, Plan, Step, Timeline, with_frees};
+use remat_graph::{Bytes, Graph, Micros, NodeId, Plan, Step, Timeline};
 use remat_verify::verify;
 
 use crate::decision::{self, Decision};
@@ -114,8 +114,6 @@ pub(crate) fn finish(
     strategy: Strategy,
     natural: &Timeline,
 ) -> Result<Planned, PlanError> {
-    let steps = free_after_last_use(graph, &draft.steps);
-    let draft = Draft { steps, ..draft };
     let timeline = draft.timeline(graph, strategy)?;
     if timeline.peak > budget {
         let lowest = timeline.peak.min(natural.peak);
@@ -163,14 +161,4 @@ fn at_peak(graph: &Graph, plan: &Plan, timeline: &Timeline) -> (Option<NodeId>, 
         // A free is never higher than the run before it, so this is the start of the step.
         Some(Step::Free(_)) | None => (None, timeline.start),
     }
-}
-
-/// The same runs with every storage freed right after its last use. This is never higher than the
-/// schedule as it was, and it is what the rewritten graph does.
-fn free_after_last_use(graph: &Graph, steps: &[Step]) -> Vec<Step> {
-    let runs = steps.iter().filter_map(|step| match *step {
-        Step::Run(id) => Some(id),
-        Step::Free(_) => None,
-    });
-    with_frees(graph, &runs.collect::<Vec<_>>())
 }

@@ -1,0 +1,137 @@
+//! Everything that must hold for plans of one random graph.
+
+use anyhow::{Context as _, Result, bail, ensure};
+use remat_graph::{Bytes, Graph, Timeline};
+use remat_plan::{Effort, NoWatch, Options, PlanError, Planned, Strategy, floor, frontier, plan};
+use remat_rewrite::rewrite;
+use remat_verify::{Origins, verify, verify_rewritten};
+
+use crate::random::Random;
+use crate::random_graph;
+
+/// Budgets for each strategy on each graph.
+const BUDGETS: usize = 3;
+/// In this percentage of cases the strategy works on after its first plan. More would spend the time
+/// on few graphs.
+const LONGER: usize = 5;
+/// Sums of times in different orders differ by less than this share.
+const SUMMATION_ERROR: f64 = 1e-9;
+
+/// Plans the graph of `seed` with every strategy at several budgets. Returns how many plans there
+/// were.
+///
+/// # Errors
+/// The first promise that is broken.
+pub fn check(seed: u64, size: usize) -> Result<usize> {
+    let graph = random_graph(seed, size);
+    let text = graph.to_json();
+    ensure!(
+        Graph::from_json(&text)? == graph,
+        "the graph does not survive its format"
+    );
+    let mut random = Random::new(!seed);
+    let (low, high) = (floor(&graph).bytes, Timeline::natural(&graph).peak);
+    ensure!(
+        low <= high,
+        "the floor {low} is above the plain peak {high}"
+    );
+    let mut plans = 0;
+    for strategy in Strategy::ALL {
+        let effort = match random.below(100) < LONGER {
+            true => Effort::new(1).expect("a level"),
+            false => Effort::FIRST,
+        };
+        let options = Options { strategy, effort };
+        for _ in 0..BUDGETS {
+            let span = (high - low).get() as usize + 2;
+            let budget = Bytes((low.get() + random.below(span) as u64).saturating_sub(1));
+            let planned = check_budget(&graph, budget, &options)
+                .with_context(|| format!("{} at {} bytes", strategy.name(), budget.get()))?;
+            plans += usize::from(planned);
+        }
+        if random.chance(20) {
+            check_frontier(&graph, &options).with_context(|| strategy.name())?;
+        }
+    }
+    Ok(plans)
+}
+
+/// Whether there is a plan; whatever there is must be right.
+fn check_budget(graph: &Graph, budget: Bytes, options: &Options) -> Result<bool> {
+    let answer = plan(graph, budget, options, &mut NoWatch);
+    let again = plan(graph, budget, options, &mut NoWatch);
+    ensure!(answer == again, "the same input gave two answers");
+    match answer {
+        Ok(planned) => {
+            check_plan(graph, budget, &planned)?;
+            Ok(true)
+        }
+        Err(PlanError::Infeasible(why)) => {
+            ensure!(
+                why.smallest_known > budget,
+                "refused a budget that is known to work"
+            );
+            ensure!(
+                why.lower_bound <= why.smallest_known,
+                "a plan below the bound is known"
+            );
+            let known = plan(graph, why.smallest_known, options, &mut NoWatch)
+                .context("the smallest budget that is said to work")?;
+            check_plan(graph, why.smallest_known, &known)?;
+            Ok(false)
+        }
+        Err(other) => bail!(other),
+    }
+}
+
+fn check_plan(graph: &Graph, budget: Bytes, planned: &Planned) -> Result<()> {
+    let plan = &planned.plan;
+    let audit = verify(graph, plan)?;
+    ensure!(plan.budget == budget, "the plan is for another budget");
+    ensure!(
+        audit.peak <= budget,
+        "over the budget by {}",
+        audit.peak - budget
+    );
+    let allowed = plan.time.get() * (1.0 + SUMMATION_ERROR);
+    ensure!(
+        planned.lower_bound.get() <= allowed,
+        "faster ({}) than its bound ({})",
+        plan.time,
+        planned.lower_bound
+    );
+    let rewritten = rewrite(graph, plan)?;
+    let origins = Origins {
+        nodes: &rewritten.node_origin,
+        storages: &rewritten.storage_origin,
+    };
+    verify_rewritten(graph, plan, &rewritten.graph, origins).context("rewritten")?;
+    let peak = Timeline::natural(&rewritten.graph).peak;
+    ensure!(
+        peak == plan.peak,
+        "rewritten peak {} is not {}",
+        peak.get(),
+        plan.peak.get()
+    );
+    Ok(())
+}
+
+fn check_frontier(graph: &Graph, options: &Options) -> Result<()> {
+    let points = frontier(graph, 4, options, &mut NoWatch)?.points;
+    for point in &points {
+        check_plan(graph, point.plan.budget, point)?;
+    }
+    for pair in points.windows(2) {
+        let (larger, smaller) = (&pair[0].plan, &pair[1].plan);
+        ensure!(smaller.budget < larger.budget, "budgets do not descend");
+        ensure!(
+            smaller.peak <= larger.peak,
+            "a smaller budget gave a larger peak"
+        );
+        ensure!(
+            smaller.time >= larger.time,
+            "a larger budget gave more time"
+        );
+    }
+    Ok(())
+}
