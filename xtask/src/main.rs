@@ -9,6 +9,7 @@ mod markdown;
 mod python;
 mod repo;
 mod rust_source;
+mod soak;
 mod test;
 
 use std::process::ExitCode;
@@ -24,11 +25,18 @@ struct Task {
     run: fn(&Repo, &[String]) -> Result<()>,
 }
 
-const TASKS: [Task; 1] = [Task {
-    name: "test",
-    summary: "everything that must pass: [STAGE…]",
-    run: test::run,
-}];
+const TASKS: [Task; 2] = [
+    Task {
+        name: "test",
+        summary: "everything that must pass: [STAGE…]",
+        run: test::run,
+    },
+    Task {
+        name: "soak",
+        summary: "plans of 10,000 random graphs: [--graphs N] [--seed S] [--size N]",
+        run: soak::run,
+    },
+];
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
