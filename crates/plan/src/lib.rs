@@ -13,6 +13,7 @@
 //! limit comes in as a [`Watch`] that says stop. It never runs a kernel.
 
 mod activation;
+mod bound;
 mod decision;
 mod draft;
 mod error;

@@ -18,6 +18,8 @@ pub(crate) struct Network {
     arcs: Vec<Vec<u32>>,
     level: Vec<u32>,
     next: Vec<u32>,
+    whole: bool,
+    work: u64,
 }
 
 impl Network {
@@ -29,6 +31,8 @@ impl Network {
             arcs: vec![Vec::new(); nodes],
             level: vec![0; nodes],
             next: vec![0; nodes],
+            whole: false,
+            work: 0,
         }
     }
 
@@ -52,15 +56,32 @@ impl Network {
         (self.head[arc ^ 1] as usize, self.head[arc] as usize)
     }
 
-    /// The value of a minimum cut between two nodes.
-    pub(crate) fn cut(&mut self, source: usize, sink: usize) -> i64 {
+    /// The value of a minimum cut between two nodes. After `most` searches the flow so far is returned, which is
+    /// less; whether it is the whole says [`is_whole`](Network::is_whole).
+    pub(crate) fn cut(&mut self, source: usize, sink: usize, most: u32) -> i64 {
         self.left.clone_from(&self.capacity);
         let mut flow = 0i64;
-        while self.label(source, sink) {
+        self.whole = false;
+        for _ in 0..most {
+            self.work += self.head.len() as u64;
+            if !self.label(source, sink) {
+                self.whole = true;
+                break;
+            }
             self.next.fill(0);
             flow = flow.saturating_add(self.fill(source, sink));
         }
         flow
+    }
+
+    /// Whether the last cut was found, and not given up.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.whole
+    }
+
+    /// Arcs looked at by all searches so far.
+    pub(crate) fn work(&self) -> u64 {
+        self.work
     }
 
     /// Whether `node` is on the source side of the last cut.

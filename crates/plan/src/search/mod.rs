@@ -10,23 +10,27 @@
 mod anneal;
 mod first;
 mod flow;
-mod model;
-mod moment;
+pub(crate) mod model;
+pub(crate) mod moment;
 mod random;
-mod sequence;
+pub(crate) mod sequence;
 mod start;
 mod tree;
 
 use remat_graph::{Bytes, Graph, Micros};
 
+use crate::bound;
 use crate::draft::{Draft, needed_nodes};
 use crate::{Effort, Options, PlanError, Progress, Watch};
 use anneal::{Annealer, Found, Schedule};
 use model::Model;
 use sequence::Sequence;
+use start::Cutter;
 
-/// Moves of the annealing at effort 1; each level doubles them.
-const MOVES: u64 = 60_000;
+/// Work of the annealing (storages touched) at effort 0; each level doubles it.
+const WORK: u64 = 150_000;
+/// Arcs of cuts that the first plan may take.
+const FIRST_ARCS: u64 = 4_000_000;
 
 /// A draft under `budget` if one is found, otherwise the lowest that was reached.
 pub(crate) fn draft(
@@ -37,41 +41,185 @@ pub(crate) fn draft(
 ) -> Result<Draft, PlanError> {
     let model = Model::new(graph, &needed_nodes(graph));
     let limit = i64::try_from(budget.get()).unwrap_or(i64::MAX);
-    let mut best = Found::of_order(&model, &model.natural);
-    for found in start::starts(&model, limit) {
-        if found.beats(&best, limit) {
-            best = found;
-        }
-    }
-    let moves = match options.effort {
+    let work = match options.effort {
         Effort::FIRST => 0,
-        effort => MOVES << effort.level(),
+        effort => WORK << effort.level(),
     };
-    let mut stopped = false;
-    let mut report = |done: u64, best: &Found| {
-        let progress = Progress {
-            done,
-            total: moves,
-            best: (best.peak <= limit).then_some(Micros(best.time)),
-            lowest: Bytes(best.peak.unsigned_abs()),
-        };
-        stopped |= watch.progress(&progress).is_break();
-        stopped
-    };
-    if !report(0, &best) {
-        let mean = model.least_time() / model.natural.len() as f64;
-        let schedule = Schedule {
-            moves,
-            hot: 0.5 * mean,
-            cold: 0.005 * mean,
-        };
-        let mut annealer = Annealer::new(Sequence::new(&model, &best.order), limit, 1);
-        best = annealer.run(&schedule, &mut report);
-    }
+    let mut search = Search::new(&model, limit, work, watch);
+    search.start();
+    search.anneal();
+    let Search { best, stopped, .. } = search;
+    let bound = bound::time_bound(&model, limit);
     Ok(Draft {
         steps: model.steps(&best.order),
-        time_bound: Micros(model.least_time()),
-        work: moves,
+        time_bound: Micros(bound),
+        work,
         stopped,
     })
+}
+
+struct Search<'a> {
+    model: &'a Model,
+    limit: i64,
+    work: u64,
+    done: u64,
+    stopped: bool,
+    best: Found,
+    /// The best few sequences so far, the best first.
+    starts: Vec<Found>,
+    cutter: Cutter<'a>,
+    watch: &'a mut dyn Watch,
+}
+
+/// Temperatures to begin with, as shares of the mean time of a node: for repairs, for trade-offs, for another
+/// order altogether.
+const HOT: [f64; 3] = [0.02, 0.3, 3.0];
+/// The temperature at the end.
+const COLD: f64 = 0.002;
+/// How many starts are annealed.
+const STARTS: usize = 4;
+/// Arcs of a cut that take as long as one unit of the annealing's work.
+const ARCS: u64 = 8;
+/// Work of the short annealing of each start, for each run in it.
+const POLISH: u64 = 20;
+/// Cuts without gain after which no more are tried.
+const PATIENCE: u32 = 48;
+
+impl<'a> Search<'a> {
+    fn new(model: &'a Model, limit: i64, work: u64, watch: &'a mut dyn Watch) -> Search<'a> {
+        let best = Found::of_order(model, &model.natural);
+        Search {
+            model,
+            limit,
+            work,
+            done: 0,
+            stopped: false,
+            starts: vec![best.clone()],
+            best,
+            cutter: Cutter::new(model, limit, (ARCS * work / 4).max(FIRST_ARCS)),
+            watch,
+        }
+    }
+
+    /// The first plans.
+    fn start(&mut self) {
+        for found in start::with_foresight(self.model, self.limit) {
+            self.add(found);
+        }
+        self.cut_until(self.work * 2 / 5);
+    }
+
+    /// Cuts until so much work is done, or they bring nothing more. At least one.
+    fn cut_until(&mut self, work: u64) {
+        let mut idle = 0;
+        loop {
+            let before = self.best.clone();
+            let arcs = self.cutter.work;
+            let (model, limit, polish_work) = (
+                self.model,
+                self.limit,
+                self.work.min(POLISH * self.model.natural.len() as u64),
+            );
+            let found = self.cutter.next(&mut |found| {
+                if polish_work == 0 {
+                    return found;
+                }
+                polish(model, &found, limit, polish_work)
+            });
+            self.done += (self.cutter.work - arcs) / ARCS + polish_work;
+            let Some(found) = found else {
+                return;
+            };
+            self.add(found);
+            idle = match self.best.beats(&before, self.limit) {
+                true => 0,
+                false => idle + 1,
+            };
+            if self.done >= work || idle > PATIENCE || self.report(0) {
+                return;
+            }
+        }
+    }
+
+    /// Takes note of a sequence.
+    fn add(&mut self, found: Found) {
+        if found.beats(&self.best, self.limit) {
+            self.best = found.clone();
+        }
+        self.starts.push(found);
+        self.starts.sort_by(|a, b| a.rank(b, self.limit));
+        self.starts
+            .dedup_by(|a, b| a.peak == b.peak && a.time == b.time);
+        self.starts.truncate(STARTS);
+    }
+
+    /// Short runs from every start at every temperature, then long ones from the best.
+    fn anneal(&mut self) {
+        // Without a node that runs there is nothing to move.
+        if self.work == 0 || self.stopped || self.model.natural.len() < 2 {
+            return;
+        }
+        let mut tried: Vec<(Found, f64)> = Vec::new();
+        let left = self.work.saturating_sub(self.done);
+        let starts = self.starts.clone();
+        let share = left / (3 * starts.len() * HOT.len()) as u64;
+        for (i, start) in starts.iter().enumerate() {
+            for hot in HOT {
+                let found = self.run(start, hot, share, i as u64);
+                tried.push((found, hot));
+            }
+        }
+        tried.sort_by(|a, b| a.0.rank(&b.0, self.limit));
+        let (start, hot) = tried[0].clone();
+        self.run(&start, hot, left / 2, 77);
+        let start = self.best.clone();
+        self.run(&start, HOT[0], left / 6, 78);
+    }
+
+    fn run(&mut self, start: &Found, hot: f64, work: u64, seed: u64) -> Found {
+        if self.stopped {
+            return start.clone();
+        }
+        let mean = self.model.least_time() / self.model.natural.len() as f64;
+        let schedule = Schedule {
+            work,
+            hot: hot * mean,
+            cold: COLD * mean,
+        };
+        let sequence = Sequence::new(self.model, &start.order);
+        let mut annealer = Annealer::new(sequence, self.limit, seed);
+        let found = annealer.run(&schedule, &mut |done, found| {
+            if found.beats(&self.best, self.limit) {
+                self.best = found.clone();
+            }
+            self.report(done)
+        });
+        self.done += work;
+        if found.beats(&self.best, self.limit) {
+            self.best = found.clone();
+        }
+        found
+    }
+
+    fn report(&mut self, done: u64) -> bool {
+        let progress = Progress {
+            done: self.done + done,
+            total: self.work,
+            best: (self.best.peak <= self.limit).then_some(Micros(self.best.time)),
+            lowest: Bytes(self.best.peak.unsigned_abs()),
+        };
+        self.stopped |= self.watch.progress(&progress).is_break();
+        self.stopped
+    }
+}
+
+fn polish(model: &Model, start: &Found, limit: i64, work: u64) -> Found {
+    let mean = model.least_time() / model.natural.len() as f64;
+    let schedule = Schedule {
+        work,
+        hot: HOT[0] * mean,
+        cold: COLD * mean,
+    };
+    let sequence = Sequence::new(model, &start.order);
+    Annealer::new(sequence, limit, 5).run(&schedule, &mut |_, _| false)
 }

@@ -15,6 +15,9 @@ use super::model::Model;
 /// Capacities per microsecond: fine enough that rounding down costs nothing that matters.
 pub(crate) const SCALE: f64 = 1024.0;
 
+/// Searches for one cut, after which it is given up. The corpus needs fewer than a hundred.
+const MOST_SEARCHES: u32 = 400;
+
 /// See the module's documentation.
 pub(crate) struct Moment<'m> {
     model: &'m Model,
@@ -23,6 +26,9 @@ pub(crate) struct Moment<'m> {
     sink: usize,
     /// The arcs whose capacity is a price of bytes, with those bytes.
     priced: Vec<(usize, f64)>,
+    /// The storage of each of `priced`, and by how much its price is above the others'.
+    storages: Vec<u32>,
+    weights: Vec<f64>,
     /// The network's node for each node of the past.
     again: Vec<(u32, usize)>,
 }
@@ -96,18 +102,36 @@ impl<'m> Moment<'m> {
             network,
             source,
             sink,
+            weights: vec![1.0; priced.len()],
             priced,
+            storages,
             again,
         }
     }
 
+    /// From now on the price of a byte of storage `s` is `weights[s]` times the given one.
+    pub(crate) fn weigh(&mut self, weights: &[f64]) {
+        let storages = self.storages.iter();
+        self.weights = storages.map(|&s| weights[s as usize]).collect();
+    }
+
     /// The least `time + price · bytes`, in microseconds, never more than the truth.
     pub(crate) fn least(&mut self, price: f64) -> f64 {
-        for &(arc, bytes) in &self.priced {
-            let capacity = bytes * price * SCALE;
+        for (&(arc, bytes), weight) in self.priced.iter().zip(&self.weights) {
+            let capacity = bytes * weight * price * SCALE;
             self.network.set(arc, capacity.min(UNCUT as f64) as i64);
         }
-        self.network.cut(self.source, self.sink) as f64 / SCALE
+        self.network.cut(self.source, self.sink, MOST_SEARCHES) as f64 / SCALE
+    }
+
+    /// Whether the last solution was found, and not given up: then only its value counts, as a lower bound.
+    pub(crate) fn is_solved(&self) -> bool {
+        self.network.is_whole()
+    }
+
+    /// Arcs looked at so far.
+    pub(crate) fn work(&self) -> u64 {
+        self.network.work()
     }
 
     /// The nodes that run again in the last solution.
@@ -120,15 +144,18 @@ impl<'m> Moment<'m> {
         again
     }
 
-    /// Bytes kept and time run again in the last solution.
-    pub(crate) fn spent(&self) -> (f64, f64) {
+    /// Bytes of everything that may be kept.
+    pub(crate) fn all_bytes(&self) -> f64 {
+        self.priced.iter().map(|&(_, bytes)| bytes).sum()
+    }
+
+    /// Bytes kept in the last solution.
+    pub(crate) fn kept(&self) -> f64 {
         let side = self.network.on_source_side(self.source);
-        let time = self.again.iter().filter(|(_, r)| side[*r]);
-        let time = time.map(|&(w, _)| self.model.time[w as usize]).sum();
         let kept = self.priced.iter().filter(|(arc, _)| {
-            let (d, to) = self.network.ends(*arc);
-            side[d] && !side[to]
+            let (from, to) = self.network.ends(*arc);
+            side[from] && !side[to]
         });
-        (kept.map(|&(_, bytes)| bytes).sum(), time)
+        kept.map(|&(_, bytes)| bytes).sum()
     }
 }

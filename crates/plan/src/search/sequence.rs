@@ -66,10 +66,15 @@ pub(crate) struct Sequence<'m> {
     journal: Vec<Edit>,
     /// An edit had to move many runs: the empty slots should be spread again.
     crowded: bool,
+    /// Storages touched by all edits so far.
+    work: u64,
 }
 
 /// More moves than this for one empty slot, and the slots are spread again.
 const CROWDED: u32 = 24;
+
+/// Stretches whose overshoots count apart. One alone would not reward the repair of one of two peaks.
+const BLOCKS: u32 = 64;
 
 impl<'m> Sequence<'m> {
     pub(crate) fn new(model: &'m Model, order: &[u32]) -> Sequence<'m> {
@@ -86,6 +91,7 @@ impl<'m> Sequence<'m> {
             count: 0,
             journal: Vec::new(),
             crowded: false,
+            work: 0,
         };
         sequence.load(order);
         sequence
@@ -152,6 +158,17 @@ impl<'m> Sequence<'m> {
         self.tree.highest()
     }
 
+    /// Bytes live during the first run of a node.
+    pub(crate) fn bytes_at(&self, node: usize) -> i64 {
+        let run = self.runs[node][0];
+        self.tree.get(self.at[run as usize] as usize)
+    }
+
+    /// How far the sequence is above `budget`, summed over [`BLOCKS`] stretches of slots.
+    pub(crate) fn above(&self, budget: i64) -> i64 {
+        self.tree.above(budget, BLOCKS.ilog2())
+    }
+
     /// The first slot at which the peak is reached.
     pub(crate) fn peak_slot(&self) -> u32 {
         self.tree.highest_at() as u32
@@ -161,13 +178,19 @@ impl<'m> Sequence<'m> {
         self.time
     }
 
-    /// How many runs there are.
-    pub(crate) fn len(&self) -> usize {
-        self.count
+    /// Storages touched by all edits so far.
+    pub(crate) fn work(&self) -> u64 {
+        self.work
     }
 
     pub(crate) fn slot_count(&self) -> u32 {
         self.slots.len() as u32
+    }
+
+    /// How many runs stand before a slot.
+    pub(crate) fn position(&self, slot: u32) -> usize {
+        let before = &self.slots[..slot as usize];
+        before.iter().filter(|&&r| r != EMPTY).count()
     }
 
     /// The run in a slot.
@@ -407,6 +430,7 @@ impl<'m> Sequence<'m> {
         self.runs[node].insert(k, run);
         self.time += model.time[node];
         self.count += 1;
+        self.work += self.degree(node);
     }
 
     fn unlink(&mut self, run: u32) {
@@ -445,6 +469,11 @@ impl<'m> Sequence<'m> {
         self.slots[p] = EMPTY;
         self.time -= model.time[node];
         self.count -= 1;
+        self.work += self.degree(node);
+    }
+
+    fn degree(&self, node: usize) -> u64 {
+        (self.model.reads.of(node).len() + self.model.writes.of(node).len()) as u64
     }
 
     /// Whether a run of `node` at `slot` finds everything that it reads written, and nothing of it

@@ -2,95 +2,212 @@
 //!
 //! In: a model and a budget. Out: sequences of two kinds:
 //! - the graph's own order under the budget with foresight, see [`first`](super::first);
-//! - *cuts*: the graph's own order up to the moment of its peak, and from there on with the nodes run again that a
-//!   [`Moment`] chooses at some price of a byte, each right before the first node that needs it. The price is
-//!   found by bisection: the lowest at which the sequence meets the budget.
+//! - *cuts*: at the run where an order has its peak, a [`Moment`] chooses what is kept across that run and what runs
+//!   again behind it, each right before the first run that needs it. The price of a byte is found by bisection: the
+//!   lowest at which the run fits. The new order may have another peak; it is cut again, until all is under the
+//!   budget. What is recomputed after one cut may so be recomputed again after another.
 
 use super::anneal::Found;
 use super::first::first;
 use super::model::Model;
 use super::moment::Moment;
+use super::random::Random;
 use super::sequence::Sequence;
 
 /// How much the distance to the next use counts, see [`first`](super::first).
 const BENDS: [f64; 3] = [0.0, 0.5, 1.0];
 /// Halvings of the range of prices.
-const HALVINGS: u32 = 16;
+const HALVINGS: u32 = 20;
 /// Prices that are tried, in microseconds per byte, as shares of (time of the step / budget). At the lowest
 /// nothing is worth running again, at the highest everything is.
-const PRICES: (f64, f64) = (1e-3, 1.0);
+const PRICES: (f64, f64) = (1e-4, 1e3);
+/// By how much the price of a byte differs between storages, at most. Without a difference, many storages have the
+/// same price and are dropped at once.
+const SPREADS: [f64; 7] = [0.05, 0.0, 0.2, 0.5, 0.1, 0.3, 1.0];
+/// Cuts, one after the other. Tight budgets need a few dozen.
+const MOST_CUTS: u32 = 48;
+/// Runs per node after which no cut is tried any more.
+const MOST_RUNS: usize = 4;
+/// The share of the storages whose price is drawn again when the best prices so far are varied.
+const VARIED: f64 = 0.15;
 
-/// Sequences to start from.
-pub(crate) fn starts(model: &Model, budget: i64) -> Vec<Found> {
-    let mut starts = Vec::new();
+/// The sequences of the first kind, and the graph's own order.
+pub(crate) fn with_foresight(model: &Model, budget: i64) -> Vec<Found> {
+    let mut starts = vec![Found::of_order(model, &model.natural)];
     for bend in BENDS {
         if let Some(order) = first(model, &model.natural, budget, bend) {
             starts.push(Found::of_order(model, &order));
         }
     }
-    starts.extend(cut_starts(model, &model.natural, budget));
     starts
 }
 
-fn cut_starts(model: &Model, base: &[u32], budget: i64) -> Vec<Found> {
-    let plain = Sequence::new(model, base);
-    let Some(run) = plain.run_in(plain.peak_slot()) else {
-        return Vec::new();
-    };
-    let node = plain.node_of(run) as u32;
-    let position = 1 + base.iter().position(|&v| v == node).unwrap_or(0);
-    let mut past = vec![false; model.time.len()];
-    for &v in &base[..position] {
-        past[v as usize] = true;
+/// Makes sequences of the second kind, each with other prices.
+pub(crate) struct Cutter<'m> {
+    model: &'m Model,
+    budget: i64,
+    random: Random,
+    /// The best sequence so far, and its prices.
+    best: Option<(Found, Vec<f64>)>,
+    pub(crate) round: usize,
+    /// Arcs looked at so far.
+    pub(crate) work: u64,
+    /// Arcs after which a sequence is given up.
+    most_work: u64,
+}
+
+impl<'m> Cutter<'m> {
+    pub(crate) fn new(model: &'m Model, budget: i64, most_work: u64) -> Cutter<'m> {
+        Cutter {
+            model,
+            budget,
+            random: Random::new(0),
+            best: None,
+            round: 0,
+            work: 0,
+            most_work,
+        }
     }
+
+    /// The next sequence: with each of the spreads, then with variations of the best prices. `polish` may improve
+    /// it before it is compared. Nothing if no cut is possible.
+    pub(crate) fn next(&mut self, polish: &mut dyn FnMut(Found) -> Found) -> Option<Found> {
+        let weights = self.draw_weights();
+        let found = polish(self.cuts(&weights)?);
+        let better = |(best, _): &(Found, Vec<f64>)| found.beats(best, self.budget);
+        if self.best.as_ref().is_none_or(better) {
+            self.best = Some((found.clone(), weights));
+        }
+        Some(found)
+    }
+
+    fn draw_weights(&mut self) -> Vec<f64> {
+        let spread = SPREADS[self.round % SPREADS.len()];
+        self.round += 1;
+        let random = &mut self.random;
+        match &self.best {
+            Some((_, weights)) if self.round > SPREADS.len() => {
+                let spread = spread.max(SPREADS[0]);
+                let vary = |&w: &f64| match random.chance(VARIED) {
+                    true => 1.0 + spread * random.unit(),
+                    false => w,
+                };
+                weights.iter().map(vary).collect()
+            }
+            _ => (0..self.model.bytes.len())
+                .map(|_| 1.0 + spread * random.unit())
+                .collect(),
+        }
+    }
+
+    /// The natural order after repeated cuts at its own peak, until it is under the budget or a cut does not
+    /// help; nothing if the first one does not.
+    fn cuts(&mut self, weights: &[f64]) -> Option<Found> {
+        let base = &self.model.natural;
+        let before = self.work;
+        let mut now = Found::of_order(self.model, base);
+        let mut lowest: Option<Found> = None;
+        for _ in 0..MOST_CUTS {
+            if now.peak <= self.budget || now.order.len() > MOST_RUNS * base.len() {
+                break;
+            }
+            let Some(order) = self.cut(&now.order, weights) else {
+                break;
+            };
+            let order = without_useless(self.model, order);
+            if order == now.order {
+                break;
+            }
+            now = Found::of_order(self.model, &order);
+            if lowest.as_ref().is_none_or(|l| now.beats(l, self.budget)) {
+                lowest = Some(now.clone());
+            }
+            if self.work > before + self.most_work {
+                break;
+            }
+        }
+        lowest
+    }
+
+    /// `order` with the bytes at its peak brought under the budget.
+    fn cut(&mut self, order: &[u32], weights: &[f64]) -> Option<Vec<u32>> {
+        let model = self.model;
+        let sequence = Sequence::new(model, order);
+        let position = sequence.position(sequence.peak_slot());
+        let node = order[position] as usize;
+        let mut past = vec![false; model.time.len()];
+        for &v in &order[..position] {
+            past[v as usize] = true;
+        }
+        let mut free = vec![false; model.bytes.len()];
+        let mut room = self.budget - model.base - model.workspace[node];
+        for &s in model.reads.of(node).iter().chain(model.writes.of(node)) {
+            free[s as usize] = true;
+            room -= model.bytes[s as usize];
+        }
+        let needed = crossing(model, order, position);
+        let mut moment = Moment::new(model, &past, &needed, &free);
+        moment.weigh(weights);
+        let unit = model.least_time() / self.budget.max(1) as f64;
+        let (mut low, mut high) = PRICES;
+        let mut again = None;
+        for step in 0..HALVINGS {
+            let price = match step {
+                0 => high,
+                _ => (low * high).sqrt(),
+            };
+            moment.least(price * unit);
+            match moment.is_solved() && moment.kept() <= room as f64 {
+                true => {
+                    again = Some(moment.again());
+                    high = price;
+                }
+                false if step == 0 => break,
+                false => low = price,
+            }
+        }
+        self.work += moment.work();
+        build(model, order, position, &again?)
+    }
+}
+
+/// The storages that a run behind `position` reads as a run before it wrote them.
+fn crossing(model: &Model, order: &[u32], position: usize) -> Vec<bool> {
     let mut needed = model.kept.clone();
-    for &v in &base[position..] {
+    for &v in order[position + 1..].iter().rev() {
+        for &s in model.writes.of(v as usize) {
+            needed[s as usize] = false;
+        }
         for &s in model.reads.of(v as usize) {
             needed[s as usize] = true;
         }
     }
-    let mut moment = Moment::new(model, &past, &needed, &vec![false; model.bytes.len()]);
-    let unit = model.least_time() / budget.max(1) as f64;
-    let (mut low, mut high) = PRICES;
-    let mut starts = Vec::new();
-    for _ in 0..HALVINGS {
-        let price = (low * high).sqrt();
-        moment.least(price * unit);
-        let Some(order) = build(model, base, position, &moment.again()) else {
-            return starts;
-        };
-        let found = Found::of_order(model, &order);
-        match found.peak <= budget {
-            true => high = price,
-            false => low = price,
-        }
-        starts.push(found);
-    }
-    starts
+    needed
 }
 
-/// `base` with the nodes of `again` run again behind `position`; nothing if one may not run there any more.
-fn build(model: &Model, base: &[u32], position: usize, again: &[bool]) -> Option<Vec<u32>> {
-    let mut order = base[..position].to_vec();
+/// `order` with the nodes of `again` run again behind `position`, each right before the first run that needs it;
+/// nothing if one may not run there any more.
+fn build(model: &Model, order: &[u32], position: usize, again: &[bool]) -> Option<Vec<u32>> {
+    let mut built = order[..=position].to_vec();
     let mut missing = again.to_vec();
     let mut done = vec![false; model.time.len()];
-    let kept = |v: &&u32| {
-        let mut writes = model.writes.of(**v as usize).iter();
-        missing_output(&mut writes, model) && again[**v as usize]
+    done[order[position] as usize] = true;
+    let is_output = |v: &u32| {
+        let mut writes = model.writes.of(*v as usize).iter();
+        again[*v as usize] && writes.any(|&s| model.kept[s as usize])
     };
     // What must be live at the end and nobody asked for comes last.
-    let at_end: Vec<u32> = base[..position].iter().filter(kept).copied().collect();
-    for (i, &v) in base[position..].iter().chain(&at_end).enumerate() {
-        if i >= base.len() - position && !missing[v as usize] {
+    let mut at_end: Vec<u32> = order[..position].to_vec();
+    at_end.retain(is_output);
+    let tail = order.len() - position - 1;
+    for (i, &v) in order[position + 1..].iter().chain(&at_end).enumerate() {
+        if i >= tail && !missing[v as usize] {
             continue;
         }
         let mut work = vec![v];
         while let Some(&w) = work.last() {
-            let mut writers = model
-                .reads
-                .of(w as usize)
-                .iter()
-                .map(|&s| model.writer[s as usize]);
+            let reads = model.reads.of(w as usize).iter();
+            let mut writers = reads.map(|&s| model.writer[s as usize]);
             if let Some(first) = writers.find(|&w| missing[w as usize]) {
                 work.push(first);
                 continue;
@@ -105,13 +222,35 @@ fn build(model: &Model, base: &[u32], position: usize, again: &[bool]) -> Option
             }
             missing[w as usize] = false;
             done[w as usize] = true;
-            order.push(w);
+            built.push(w);
             work.pop();
         }
     }
-    Some(order)
+    Some(built)
 }
 
-fn missing_output(writes: &mut std::slice::Iter<u32>, model: &Model) -> bool {
-    writes.any(|&s| model.kept[s as usize])
+/// `order` without the runs that nobody reads from and that are not the only one of their node.
+fn without_useless(model: &Model, order: Vec<u32>) -> Vec<u32> {
+    let mut runs = vec![0u32; model.time.len()];
+    for &v in &order {
+        runs[v as usize] += 1;
+    }
+    let mut needed = model.kept.clone();
+    let mut kept: Vec<u32> = Vec::with_capacity(order.len());
+    for &v in order.iter().rev() {
+        let writes = model.writes.of(v as usize);
+        if runs[v as usize] > 1 && !writes.iter().any(|&s| needed[s as usize]) {
+            runs[v as usize] -= 1;
+            continue;
+        }
+        for &s in writes {
+            needed[s as usize] = false;
+        }
+        for &s in model.reads.of(v as usize) {
+            needed[s as usize] = true;
+        }
+        kept.push(v);
+    }
+    kept.reverse();
+    kept
 }

@@ -47,6 +47,21 @@ impl MaxTree {
         i - self.size
     }
 
+    /// The slots in `2^level` blocks (fewer if there are fewer slots): the sum over the blocks of how far the
+    /// highest value of a block is above `limit`.
+    pub(crate) fn above(&self, limit: i64, level: u32) -> i64 {
+        self.above_under(1, limit, level)
+    }
+
+    fn above_under(&self, i: usize, limit: i64, level: u32) -> i64 {
+        let over = self.top[i] - limit;
+        if over <= 0 || level == 0 || i >= self.size {
+            return over.max(0);
+        }
+        let limit = limit - self.add[i];
+        self.above_under(2 * i, limit, level - 1) + self.above_under(2 * i + 1, limit, level - 1)
+    }
+
     /// The value of one slot.
     pub(crate) fn get(&self, slot: usize) -> i64 {
         let mut i = slot + self.size;

@@ -1,0 +1,138 @@
+//! A lower bound on the time of any schedule under a budget, in any order and with any recomputation.
+//!
+//! In: a model and a budget. Out: microseconds.
+//!
+//! Argument. Take a node `v` that every schedule runs, and the moment of its *first* run. By then every ancestor
+//! of `v` has run, and no descendant of `v` has, since each needs something that `v` leads to. Every
+//! descendant that is needed runs later. What it reads from an ancestor of `v` is then either live at the moment, or
+//! written again later, which is a repeated run; and what a repeated run reads is again either live at the
+//! moment or written again later (all writers before an ancestor are ancestors). So the repeated runs `R` and the
+//! live set `L` satisfy the constraints of a [`Moment`] with the ancestors as the past, and
+//!
+//! ```text
+//! time ≥ Σ time of needed nodes + Σ_{w ∈ R} time_w,      bytes(L) ≤ budget.
+//! ```
+//!
+//! `L` contains what `v` reads and writes, and `base` and its scratch are there too; `room` is what is left.
+//! Relaxing the budget with a price λ ≥ 0 gives, for each `v` and λ, the valid bound
+//! `min_cut(λ) - λ · room`, concave in λ. Nodes that are neither ancestors nor descendants of `v` may
+//! run before or after the moment and ask for nothing, so the bound holds under reordering.
+//!
+//! Method: a few nodes `v` are tried, those at which the graph's own order holds the most bytes, since there the
+//! room is short; for each, λ is found by bisection on the sign of the slope.
+//!
+//! Limits: each moment counts alone. A schedule that is tight at two moments may need more.
+
+use crate::search::model::Model;
+use crate::search::moment::Moment;
+use crate::search::sequence::Sequence;
+
+/// Bisection steps for the price.
+const STEPS: u32 = 16;
+/// Moments that are tried.
+const MOMENTS: usize = 24;
+/// Arcs that all moments together may look at. A graph of two thousand nodes needs about half of it.
+const MOST_WORK: u64 = 12_000_000;
+
+/// The best bound over the moments tried.
+pub(crate) fn time_bound(model: &Model, budget: i64) -> f64 {
+    let mut work = 0;
+    let mut best = 0.0f64;
+    for v in moments(model) {
+        let (extra, arcs) = extra_at(model, budget, v, best);
+        best = best.max(extra);
+        work += arcs;
+        if work > MOST_WORK {
+            break;
+        }
+    }
+    model.least_time() + best
+}
+
+/// The nodes at which the graph's own order holds the most bytes, most first.
+fn moments(model: &Model) -> Vec<usize> {
+    let sequence = Sequence::new(model, &model.natural);
+    let mut nodes: Vec<(i64, u32)> = model.natural[1..]
+        .iter()
+        .map(|&v| (-sequence.bytes_at(v as usize), v))
+        .collect();
+    nodes.sort_unstable();
+    nodes.truncate(MOMENTS);
+    nodes.into_iter().map(|(_, v)| v as usize).collect()
+}
+
+/// Time of the repeated runs that the moment of `v` asks for, and arcs looked at. Less work is done where it turns
+/// out not to be above `best`.
+fn extra_at(model: &Model, budget: i64, v: usize, best: f64) -> (f64, u64) {
+    let past = ancestors(model, v);
+    let after = descendants(model, v);
+    let mut free = vec![false; model.bytes.len()];
+    let mut room = budget - model.base - model.workspace[v];
+    for &s in model.reads.of(v).iter().chain(model.writes.of(v)) {
+        free[s as usize] = true;
+        room -= model.bytes[s as usize];
+    }
+    let mut needed = model.kept.clone();
+    for &w in &model.natural {
+        if after[w as usize] {
+            for &s in model.reads.of(w as usize) {
+                needed[s as usize] = true;
+            }
+        }
+    }
+    let mut moment = Moment::new(model, &past, &needed, &free);
+    let room = room as f64;
+    let (mut low, mut high) = (0.0, 4.0 * model.least_time() / budget.max(1) as f64);
+    // Below `low` the bound rises with the price and above `high` it falls, each with at most the slope there.
+    let (mut at_low, mut slope) = (0.0, moment.all_bytes() - room);
+    let mut extra = 0.0f64;
+    for step in 0..STEPS {
+        let price = if step == 0 { high } else { (low + high) / 2.0 };
+        let value = moment.least(price) - price * room;
+        extra = extra.max(value);
+        let kept = moment.kept();
+        if kept > room && moment.is_solved() {
+            if step == 0 {
+                break;
+            }
+            (low, at_low, slope) = (price, value, kept - room);
+        } else {
+            high = price;
+        }
+        if at_low + slope * (high - low) <= best {
+            break;
+        }
+    }
+    (extra, moment.work())
+}
+
+/// The nodes that lead to `v`, without `v`.
+fn ancestors(model: &Model, v: usize) -> Vec<bool> {
+    let mut past = vec![false; model.time.len()];
+    let mut stack = vec![v];
+    while let Some(w) = stack.pop() {
+        for &s in model.reads.of(w) {
+            let from = model.writer[s as usize] as usize;
+            if !std::mem::replace(&mut past[from], true) {
+                stack.push(from);
+            }
+        }
+    }
+    past
+}
+
+/// The nodes that `v` leads to, without `v`.
+fn descendants(model: &Model, v: usize) -> Vec<bool> {
+    let mut after = vec![false; model.time.len()];
+    let mut stack = vec![v];
+    while let Some(w) = stack.pop() {
+        for &s in model.writes.of(w) {
+            for &to in model.readers.of(s as usize) {
+                if !std::mem::replace(&mut after[to as usize], true) {
+                    stack.push(to as usize);
+                }
+            }
+        }
+    }
+    after
+}
