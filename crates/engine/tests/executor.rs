@@ -2,8 +2,8 @@
 
 use remat_engine::{Engine, Layout, StepContext, lower};
 use remat_graph::{NodeId, Step, StorageId, with_frees};
-use remat_models::{InputKind, Model, ModelOptions, build};
-use remat_program::{DType, Optimizer};
+use remat_models::{Model, ModelOptions, Values, build, data};
+use remat_program::Optimizer;
 
 /// One model of each kind that is quick at a small size.
 const SMALL: &[&str] = &["mlp", "resnet18", "bert-tiny"];
@@ -39,30 +39,14 @@ fn context(step: u64) -> StepContext {
     StepContext { seed: 7, step }
 }
 
+/// The synthetic batch of step 1.
 fn write_inputs(engine: &mut Engine, model: &Model) {
-    for (k, input) in model.inputs.iter().enumerate() {
-        let len = model.program.tensor(input.tensor).len();
-        let noise = |i: usize| (i as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15 + k as u64) >> 40;
-        match model.program.tensor(input.tensor).dtype {
-            DType::F32 => {
-                let scale = 1.0 / (1 << 23) as f32;
-                let values: Vec<f32> = (0..len).map(|i| noise(i) as f32 * scale - 1.0).collect();
-                engine.write_f32(input.tensor, &values).unwrap();
-            }
-            _ => {
-                let classes = match input.kind {
-                    InputKind::Features => 1,
-                    InputKind::Classes { classes } => classes,
-                    InputKind::Tokens { vocab }
-                    | InputKind::MaskedTokens { vocab }
-                    | InputKind::NextTokens { vocab } => vocab,
-                };
-                let values: Vec<i64> = (0..len)
-                    .map(|i| (noise(i) % classes as u64) as i64)
-                    .collect();
-                engine.write_i64(input.tensor, &values).unwrap();
-            }
+    for (tensor, values) in data::batch(model, 1, 1) {
+        match values {
+            Values::F32(values) => engine.write_f32(tensor, &values),
+            Values::I64(values) => engine.write_i64(tensor, &values),
         }
+        .unwrap();
     }
 }
 
