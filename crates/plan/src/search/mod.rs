@@ -5,9 +5,10 @@
 //!
 //! Steps: (1) a [`model`] of the graph; (2) starts: the graph's own order run under the budget with foresight
 //! ([`first`]), and cuts at the moment of its peak with a price on bytes ([`start`]); (3) annealing over
-//! sequences of runs ([`anneal`]) from the best of them. All work is counted, so the same input gives the same plan.
+//! sequences of runs ([`anneal`]) from the best of them. A tiny graph is searched in full instead ([`exact`]). All work is counted, so the same input gives the same plan.
 
 mod anneal;
+mod exact;
 mod first;
 mod flow;
 pub(crate) mod model;
@@ -23,12 +24,15 @@ use crate::bound;
 use crate::draft::{Draft, needed_nodes};
 use crate::{Effort, Options, PlanError, Progress, Watch};
 use anneal::{Annealer, Found, Schedule};
+use exact::{Exact, exact};
 use model::Model;
 use sequence::Sequence;
 use start::Cutter;
 
 /// Work of the annealing (storages touched) at effort 0; each level doubles it.
 const WORK: u64 = 150_000;
+/// The same for each node of a graph too small to need so much.
+const WORK_PER_NODE: u64 = 1_500;
 /// Arcs of cuts that the first plan may take.
 const FIRST_ARCS: u64 = 4_000_000;
 
@@ -43,8 +47,20 @@ pub(crate) fn draft(
     let limit = i64::try_from(budget.get()).unwrap_or(i64::MAX);
     let work = match options.effort {
         Effort::FIRST => 0,
-        effort => WORK << effort.level(),
+        effort => WORK.min(WORK_PER_NODE * model.natural.len() as u64) << effort.level(),
     };
+    if let Some(best) = exhaust(&model, limit) {
+        let time = match best.peak <= limit {
+            true => best.time,
+            false => model.least_time(),
+        };
+        return Ok(Draft {
+            steps: model.steps(&best.order),
+            time_bound: Micros(time),
+            work: 0,
+            stopped: false,
+        });
+    }
     let mut search = Search::new(&model, limit, work, watch);
     search.start();
     search.anneal();
@@ -56,6 +72,26 @@ pub(crate) fn draft(
         work,
         stopped,
     })
+}
+
+/// The fastest sequence under `limit`, or if there is none the one with the lowest peak; nothing where the graph
+/// is too large for [`exact`].
+fn exhaust(model: &Model, limit: i64) -> Option<Found> {
+    let mut best = match exact(model, limit) {
+        Exact::Fastest(order) => return Some(Found::of_order(model, &order)),
+        Exact::Impossible => Found::of_order(model, &model.natural),
+        Exact::Unknown => return None,
+    };
+    let mut too_low = limit;
+    while too_low + 1 < best.peak {
+        let middle = too_low + (best.peak - too_low) / 2;
+        match exact(model, middle) {
+            Exact::Fastest(order) => best = Found::of_order(model, &order),
+            Exact::Impossible => too_low = middle,
+            Exact::Unknown => break,
+        }
+    }
+    Some(best)
 }
 
 struct Search<'a> {

@@ -50,6 +50,8 @@ pub(crate) struct Model {
     pub(crate) reads: Lists,
     /// Managed storages that a node writes.
     pub(crate) writes: Lists,
+    /// Whether a node must run even if nothing reads its writes.
+    pub(crate) targets: Vec<bool>,
     /// Whether a node may run more than once.
     pub(crate) rerun: Vec<bool>,
     /// Nodes that overwrite something that a node reads: it may not run after them.
@@ -111,6 +113,16 @@ impl Model {
             .collect();
         rerun.push(false);
 
+        let mut targets: Vec<bool> = graph
+            .nodes()
+            .iter()
+            .map(|n| !n.updates.is_empty())
+            .collect();
+        targets.push(false);
+        for t in graph.targets() {
+            targets[t.index()] = true;
+        }
+
         let (not_after, not_before) = overwrites(graph, needed);
         let readers = graph.storage_ids().map(|s| match constant(s) {
             true => Vec::new(),
@@ -132,6 +144,7 @@ impl Model {
             workspace,
             reads: Lists::new(reads),
             writes: Lists::new(writes),
+            targets,
             rerun,
             not_after: Lists::new(not_after),
             not_before: Lists::new(not_before),
