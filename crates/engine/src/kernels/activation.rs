@@ -4,7 +4,7 @@
 //! and no saved value; both directions share one pass of [`math`](super::math) per element.
 
 use super::lanes::{Arithmetic, vectorised};
-use super::math::{logistic, normal_cdf};
+use super::math::{logistic, normal_tail};
 use super::tasks::TASK_ELEMENTS;
 use crate::Threads;
 use remat_program::op::Gelu;
@@ -79,7 +79,8 @@ vectorised! {
         match kind {
             Gelu::Erf => {
                 for (y, &x) in y.iter_mut().zip(x) {
-                    *y = x * normal_cdf::<A>(x).0;
+                    // `x Φ(x)`, in a form that needs no choice between the tails.
+                    *y = A::mul_add(-x.abs(), normal_tail::<A>(x).0, relu_of(x));
                 }
             }
             Gelu::Tanh => {
@@ -96,7 +97,8 @@ vectorised! {
         match kind {
             Gelu::Erf => {
                 for ((dx, &x), &dy) in dx.iter_mut().zip(x).zip(dy) {
-                    let (cdf, bell) = normal_cdf::<A>(x);
+                    let (tail, bell) = normal_tail::<A>(x);
+                    let cdf = if x > 0.0 { 1.0 - tail } else { tail };
                     *dx = dy * A::mul_add(x * DENSITY, bell, cdf);
                 }
             }

@@ -176,7 +176,13 @@ impl<A: Arithmetic, const RELU: bool, const ADD: bool, const TWO: bool> Terms<2>
             },
             column,
         );
-        let mut masked = [0.0; W];
+        let mut unused = [0.0; W];
+        let masked: &mut [f32; W] = match ADD {
+            true => (&mut self.dresidual[at..at + W])
+                .try_into()
+                .expect("W elements"),
+            false => &mut unused,
+        };
         for l in 0..W {
             let centred = x[l] - mean[l];
             let mut g = if TWO { dy[l] + dy2[l] } else { dy[l] };
@@ -186,9 +192,6 @@ impl<A: Arithmetic, const RELU: bool, const ADD: bool, const TWO: bool> Terms<2>
             sums[0][l] += g;
             sums[1][l] = A::mul_add(g, centred, sums[1][l]);
             masked[l] = g;
-        }
-        if ADD {
-            self.dresidual[at..at + W].copy_from_slice(&masked);
         }
     }
 }

@@ -3,16 +3,17 @@
 //! The mask is Philox 4×32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011):
 //! the seed is its key; element group, site and step are its counter. So a mask costs no memory,
 //! is the same in the backward and in a recomputation, and no two (step, site, element) share a
-//! counter. A group of [`GROUP`] elements takes eight counters; word `w` of counter `l` serves element
-//! `8 w + l`, which keeps the words in vector order.
+//! counter. A group of [`GROUP`] elements takes [`LANES`] counters; word `w` of counter `l` serves element
+//! `LANES · w + l`, which keeps the words in vector order.
 
 use super::lanes::vectorised;
 use super::tasks::TASK_ELEMENTS;
 use crate::Threads;
 use remat_program::op::Dropout;
 
-/// Counters computed side by side.
-const LANES: usize = 8;
+/// Counters of a group: enough for a loop that the compiler vectorises over counters, with the
+/// rounds unrolled and the words in registers.
+const LANES: usize = 64;
 /// Elements that they serve, at four words each.
 const GROUP: usize = 4 * LANES;
 /// The generator's rounds, multipliers and key increments, as published.
@@ -68,24 +69,31 @@ impl Stream {
     /// The random words of the group whose first counter is `counter`.
     #[inline(always)]
     fn words(&self, counter: u32) -> [[u32; LANES]; 4] {
-        let mut c0: [u32; LANES] = std::array::from_fn(|lane| counter.wrapping_add(lane as u32));
-        let mut c1 = [self.site; LANES];
-        let mut c2 = [self.step[0]; LANES];
-        let mut c3 = [self.step[1]; LANES];
-        let [mut k0, mut k1] = self.key;
-        for _ in 0..ROUNDS {
-            for l in 0..LANES {
-                let p0 = u64::from(c0[l]) * u64::from(MULTIPLIERS[0]);
-                let p1 = u64::from(c2[l]) * u64::from(MULTIPLIERS[1]);
-                c0[l] = (p1 >> 32) as u32 ^ c1[l] ^ k0;
-                c2[l] = (p0 >> 32) as u32 ^ c3[l] ^ k1;
-                c1[l] = p1 as u32;
-                c3[l] = p0 as u32;
+        let mut words = [[0; LANES]; 4];
+        let [w0, w1, w2, w3] = &mut words;
+        for lane in 0..LANES {
+            let mut c = [
+                counter.wrapping_add(lane as u32),
+                self.site,
+                self.step[0],
+                self.step[1],
+            ];
+            let mut key = self.key;
+            for _ in 0..ROUNDS {
+                let p0 = u64::from(c[0]) * u64::from(MULTIPLIERS[0]);
+                let p1 = u64::from(c[2]) * u64::from(MULTIPLIERS[1]);
+                c = [
+                    (p1 >> 32) as u32 ^ c[1] ^ key[0],
+                    p1 as u32,
+                    (p0 >> 32) as u32 ^ c[3] ^ key[1],
+                    p0 as u32,
+                ];
+                key[0] = key[0].wrapping_add(INCREMENTS[0]);
+                key[1] = key[1].wrapping_add(INCREMENTS[1]);
             }
-            k0 = k0.wrapping_add(INCREMENTS[0]);
-            k1 = k1.wrapping_add(INCREMENTS[1]);
+            [w0[lane], w1[lane], w2[lane], w3[lane]] = c;
         }
-        [c0, c1, c2, c3]
+        words
     }
 }
 

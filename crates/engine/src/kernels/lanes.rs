@@ -7,10 +7,12 @@
 //! one machine, whatever the thread count, and may differ in the last place between machines.
 //!
 //! Floating-point sums are never reordered by the compiler, so reductions name their order here:
-//! [`fold`] and [`fold_pair`] keep [`WIDTH`] running values side by side and join them in a tree.
+//! [`sums`] keeps [`WIDTH`] running values side by side and joins them in a tree.
 
 /// Running values of a reduction: four AVX2 registers, enough to hide the latency of an addition.
-pub(crate) const WIDTH: usize = 32;
+const WIDTH: usize = 32;
+/// The same for what is left over: one register.
+const NARROW: usize = 8;
 
 /// What differs between the instruction sets.
 pub(crate) trait Arithmetic {
@@ -80,49 +82,75 @@ pub(crate) fn has_avx2_and_fma() -> bool {
     is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
 }
 
-/// Folds `step` over `x` from `start`, in [`WIDTH`] interleaved runs joined in a tree by `join`.
+/// `S` sums over `K` slices of one length: `add(sums, values)` gives the sums with one more element.
+///
+/// Whole chunks of [`WIDTH`] elements first, then of [`NARROW`], then single elements; each kind has
+/// its own running sums, which are joined in a tree and added in this order.
 #[inline(always)]
-pub(crate) fn fold(
-    x: &[f32],
-    start: f32,
-    step: impl Fn(f32, f32) -> f32,
-    join: impl Fn(f32, f32) -> f32,
-) -> f32 {
-    let mut runs = [start; WIDTH];
-    let mut chunks = x.chunks_exact(WIDTH);
-    for chunk in &mut chunks {
-        for (run, &value) in runs.iter_mut().zip(chunk) {
-            *run = step(*run, value);
-        }
+pub(crate) fn sums<const S: usize, const K: usize>(
+    slices: [&[f32]; K],
+    add: impl Fn([f32; S], [f32; K]) -> [f32; S],
+) -> [f32; S] {
+    let len = slices[0].len();
+    let narrow = len - len % WIDTH;
+    let single = len - len % NARROW;
+    let mut totals = [0.0; S];
+    if narrow > 0 {
+        totals = chunk_sums::<S, K, WIDTH>(slices.map(|x| &x[..narrow]), &add);
     }
-    for (run, &value) in runs.iter_mut().zip(chunks.remainder()) {
-        *run = step(*run, value);
+    if single > narrow {
+        let rest = chunk_sums::<S, K, NARROW>(slices.map(|x| &x[narrow..single]), &add);
+        totals = std::array::from_fn(|s| totals[s] + rest[s]);
     }
-    join_tree(runs, join)
+    for i in single..len {
+        totals = add(totals, slices.map(|x| x[i]));
+    }
+    totals
 }
 
-/// [`fold`] over two slices of one length.
+/// [`sums`] in chunks of `W`, of which the length is a multiple.
 #[inline(always)]
-pub(crate) fn fold_pair(x: &[f32], y: &[f32], step: impl Fn(f32, f32, f32) -> f32) -> f32 {
-    let mut runs = [0.0; WIDTH];
-    let (mut xs, mut ys) = (x.chunks_exact(WIDTH), y.chunks_exact(WIDTH));
-    for (x, y) in (&mut xs).zip(&mut ys) {
-        for ((run, &x), &y) in runs.iter_mut().zip(x).zip(y) {
-            *run = step(*run, x, y);
+fn chunk_sums<const S: usize, const K: usize, const W: usize>(
+    slices: [&[f32]; K],
+    add: &impl Fn([f32; S], [f32; K]) -> [f32; S],
+) -> [f32; S] {
+    let mut runs = [[0.0; W]; S];
+    let chunks = slices.map(|x| x.as_chunks::<W>().0);
+    for i in 0..chunks[0].len() {
+        let chunk = chunks.map(|chunks| &chunks[i]);
+        for lane in 0..W {
+            let run = std::array::from_fn(|s| runs[s][lane]);
+            let run = add(run, chunk.map(|x| x[lane]));
+            for s in 0..S {
+                runs[s][lane] = run[s];
+            }
         }
     }
-    for ((run, &x), &y) in runs.iter_mut().zip(xs.remainder()).zip(ys.remainder()) {
-        *run = step(*run, x, y);
-    }
-    join_tree(runs, |a, b| a + b)
+    runs.map(|runs| join(runs, |a, b| a + b))
 }
 
+/// The largest element; a NaN is passed over.
 #[inline(always)]
-fn join_tree(mut runs: [f32; WIDTH], join: impl Fn(f32, f32) -> f32) -> f32 {
-    let mut half = WIDTH / 2;
+pub(crate) fn maximum(x: &[f32]) -> f32 {
+    let larger = |a: f32, b: f32| if b > a { b } else { a };
+    let mut runs = [f32::NEG_INFINITY; WIDTH];
+    let (chunks, rest) = x.as_chunks::<WIDTH>();
+    for chunk in chunks {
+        for lane in 0..WIDTH {
+            runs[lane] = larger(runs[lane], chunk[lane]);
+        }
+    }
+    rest.iter()
+        .fold(join(runs, larger), |run, &x| larger(run, x))
+}
+
+/// Joins running values in a tree.
+#[inline(always)]
+fn join<const W: usize>(mut runs: [f32; W], pair: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut half = W / 2;
     while half > 0 {
         for i in 0..half {
-            runs[i] = join(runs[i], runs[i + half]);
+            runs[i] = pair(runs[i], runs[i + half]);
         }
         half /= 2;
     }
@@ -132,14 +160,7 @@ fn join_tree(mut runs: [f32; WIDTH], join: impl Fn(f32, f32) -> f32) -> f32 {
 /// The sum of `x`.
 #[inline(always)]
 pub(crate) fn sum(x: &[f32]) -> f32 {
-    fold(x, 0.0, |run, value| run + value, |a, b| a + b)
-}
-
-/// The largest element; a NaN is passed over.
-#[inline(always)]
-pub(crate) fn maximum(x: &[f32]) -> f32 {
-    let larger = |a: f32, b: f32| if b > a { b } else { a };
-    fold(x, f32::NEG_INFINITY, larger, larger)
+    sums([x], |[sum], [x]| [sum + x])[0]
 }
 
 #[cfg(test)]
@@ -161,13 +182,15 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn folds_cover_every_length() {
-        for len in [0, 1, 7, 31, 32, 33, 64, 100] {
+    fn reductions_cover_every_length() {
+        for len in [0, 1, 7, 8, 31, 32, 33, 64, 100] {
             let x: Vec<f32> = (0..len).map(|i| ((i * 7) % 13) as f32).collect();
             // Small whole numbers: their sums are exact in any order.
             assert_eq!(sum(&x), x.iter().sum::<f32>());
-            let squares = fold_pair(&x, &x, |run, a, b| run + a * b);
-            assert_eq!(squares, x.iter().map(|v| v * v).sum::<f32>());
+            let both = sums([&x, &x], |[sum, squares], [a, b]| {
+                [sum + a, squares + a * b]
+            });
+            assert_eq!(both, [sum(&x), x.iter().map(|v| v * v).sum::<f32>()]);
             assert_eq!(
                 maximum(&x),
                 x.iter().copied().fold(f32::NEG_INFINITY, f32::max)

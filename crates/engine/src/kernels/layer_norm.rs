@@ -6,7 +6,7 @@
 //! their order.
 
 use super::columns;
-use super::lanes::{fold, fold_pair, sum, vectorised};
+use super::lanes::{sum, sums, vectorised};
 use super::tasks::{chunks_mut2, rows_per_task};
 use crate::Threads;
 use remat_program::op::LayerNorm;
@@ -49,11 +49,10 @@ vectorised! {
         let rows = x.chunks_exact(dims.cols).zip(y.chunks_exact_mut(dims.cols));
         for ((x, y), stats) in rows.zip(stats.chunks_exact_mut(2)) {
             let near = sum(x) / n;
-            let residue = fold(x, 0.0, |run, x| run + (x - near), |a, b| a + b);
-            let squares = fold(x, 0.0, |run, x| {
+            let [residue, squares] = sums([x], |[residue, squares], [x]| {
                 let d = x - near;
-                A::mul_add(d, d, run)
-            }, |a, b| a + b);
+                [residue + d, A::mul_add(d, d, squares)]
+            });
             let mean = near + residue / n;
             let variance = ((squares - residue * (residue / n)) / n).max(0.0);
             let reciprocal = 1.0 / (variance + dims.eps).sqrt();
@@ -121,18 +120,17 @@ vectorised! {
             .zip(stats.chunks_exact(2));
         for (((x, dy), dx), stats) in rows {
             let (mean, reciprocal) = (stats[0], stats[1]);
-            // `dx` holds the gradient of the normalised value until it is finished below.
-            for c in 0..cols {
-                dx[c] = dy[c] * gamma[c];
-            }
-            let average = sum(dx) / cols as f32;
-            let dot = fold_pair(dx, x, |run, g, x| A::mul_add(g, (x - mean) * reciprocal, run));
+            let [total, dot] = sums([x, dy, gamma], |[total, dot], [x, dy, gamma]| {
+                let g = dy * gamma;
+                [total + g, A::mul_add(g, (x - mean) * reciprocal, dot)]
+            });
+            let average = total / cols as f32;
             let slope = -dot / cols as f32;
             for c in 0..cols {
                 let value = (x[c] - mean) * reciprocal;
                 dgamma[c] = A::mul_add(dy[c], value, dgamma[c]);
                 dbeta[c] += dy[c];
-                dx[c] = reciprocal * A::mul_add(value, slope, dx[c] - average);
+                dx[c] = reciprocal * A::mul_add(value, slope, A::mul_add(dy[c], gamma[c], -average));
             }
         }
     }

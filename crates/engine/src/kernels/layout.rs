@@ -52,39 +52,42 @@ fn permute_slab(x: &[f32], sizes: [usize; 3], steps: [usize; 3], y: &mut [f32]) 
         }
     } else if steps[0] < steps[1] {
         // The tile takes the axis along which `x` is closest.
-        let y_steps = [sizes[1] * sizes[2], 1];
         for i in 0..sizes[1] {
             let (x, y) = (&x[i * steps[1]..], &mut y[i * sizes[2]..]);
-            transpose(x, [sizes[0], sizes[2]], [steps[0], steps[2]], y, y_steps);
+            transpose(
+                x,
+                [sizes[0], sizes[2]],
+                [steps[0], steps[2]],
+                y,
+                sizes[1] * sizes[2],
+            );
         }
     } else {
         for i in 0..sizes[0] {
             let (x, y) = (&x[i * steps[0]..], &mut y[i * sizes[1] * sizes[2]..]);
-            transpose(
-                x,
-                [sizes[1], sizes[2]],
-                [steps[1], steps[2]],
-                y,
-                [sizes[2], 1],
-            );
+            transpose(x, [sizes[1], sizes[2]], [steps[1], steps[2]], y, sizes[2]);
         }
     }
 }
 
-/// `y[i · y_steps[0] + j · y_steps[1]] = x[i · x_steps[0] + j · x_steps[1]]`, in tiles.
-fn transpose(
-    x: &[f32],
-    sizes: [usize; 2],
-    x_steps: [usize; 2],
-    y: &mut [f32],
-    y_steps: [usize; 2],
-) {
+/// `y[i · y_steps[0] + j] = x[i · x_steps[0] + j · x_steps[1]]`, in tiles.
+///
+/// A tile is gathered before it is written, a line at a time: steps of a power of two would
+/// otherwise put its lines into the same few places of the cache.
+fn transpose(x: &[f32], sizes: [usize; 2], x_steps: [usize; 2], y: &mut [f32], y_step: usize) {
     for i0 in (0..sizes[0]).step_by(TILE) {
+        let height = TILE.min(sizes[0] - i0);
         for j0 in (0..sizes[1]).step_by(TILE) {
-            for i in i0..sizes[0].min(i0 + TILE) {
-                for j in j0..sizes[1].min(j0 + TILE) {
-                    y[i * y_steps[0] + j * y_steps[1]] = x[i * x_steps[0] + j * x_steps[1]];
+            let width = TILE.min(sizes[1] - j0);
+            let mut tile = [[0.0; TILE]; TILE];
+            for j in 0..width {
+                let x = &x[i0 * x_steps[0] + (j0 + j) * x_steps[1]..];
+                for (tile, &x) in tile[..height].iter_mut().zip(x.iter().step_by(x_steps[0])) {
+                    tile[j] = x;
                 }
+            }
+            for (i, tile) in tile[..height].iter().enumerate() {
+                y[(i0 + i) * y_step + j0..][..width].copy_from_slice(&tile[..width]);
             }
         }
     }

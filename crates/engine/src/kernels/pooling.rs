@@ -167,7 +167,8 @@ vectorised! {
                         let x = &x[pixel * dims.channels + channel..][..W];
                         let here = (kh * horizontal.kernel + kw) as i32;
                         for l in 0..W {
-                            let wins = x[l] > best[l] || x[l].is_nan();
+                            // Without a short circuit, so that it compiles to blends.
+                            let wins = (x[l] > best[l]) | x[l].is_nan();
                             best[l] = if wins { x[l] } else { best[l] };
                             position[l] = if wins { here } else { position[l] };
                         }

@@ -3,7 +3,7 @@
 //! Each row is shifted by its maximum, so no exponential overflows. A row stays in the first-level
 //! cache for its three passes. A row of `-∞` alone gives NaN, as in PyTorch.
 
-use super::lanes::{fold_pair, maximum, sum, vectorised};
+use super::lanes::{maximum, sum, sums, vectorised};
 use super::math::exp;
 use super::tasks::rows_per_task;
 use crate::Threads;
@@ -77,7 +77,7 @@ vectorised! {
         for (row, ((y, dy), dx)) in rows.enumerate() {
             let (dx, masked) = dx.split_at_mut(seen(dims, first_row + row));
             let (y, dy) = (&y[..dx.len()], &dy[..dx.len()]);
-            let dot = fold_pair(y, dy, |run, y, dy| A::mul_add(y, dy, run));
+            let [dot] = sums([y, dy], |[dot], [y, dy]| [A::mul_add(y, dy, dot)]);
             for ((dx, &y), &dy) in dx.iter_mut().zip(y).zip(dy) {
                 *dx = y * (dy - dot);
             }
