@@ -7,6 +7,7 @@
 use remat_engine::Threads;
 use remat_engine::kernels::*;
 use remat_program::op::*;
+use std::ops::{Deref, DerefMut};
 use std::time::Instant;
 
 /// Runs of each case after the first, whose smallest time counts.
@@ -33,10 +34,32 @@ impl Bench {
     }
 }
 
+/// Memory that starts at a cache line, as the engine's arena gives it.
+struct Aligned {
+    memory: Vec<f32>,
+    start: usize,
+    len: usize,
+}
+
+impl Deref for Aligned {
+    type Target = [f32];
+    fn deref(&self) -> &[f32] {
+        &self.memory[self.start..self.start + self.len]
+    }
+}
+
+impl DerefMut for Aligned {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        &mut self.memory[self.start..self.start + self.len]
+    }
+}
+
 /// `len` numbers between -1 and 1.
-fn data(len: usize) -> Vec<f32> {
+fn data(len: usize) -> Aligned {
     let value = |i: usize| (i.wrapping_mul(2_654_435_761) >> 8 & 0xFFFF) as f32 / 32768.0 - 1.0;
-    (0..len).map(value).collect()
+    let memory: Vec<f32> = (0..len + 16).map(value).collect();
+    let start = memory.as_ptr().align_offset(64);
+    Aligned { memory, start, len }
 }
 
 fn main() {
@@ -69,9 +92,9 @@ fn batch_norms(bench: &Bench, rows: usize, channels: usize) {
     let len = rows * channels;
     let (x, dy, residual) = (data(len), data(len), data(len));
     let (gamma, beta) = (data(channels), data(channels));
-    let (mut stats, mut y) = (vec![0.0; 2 * channels], vec![0.0; len]);
-    let (mut dx, mut dresidual) = (vec![0.0; len], vec![0.0; len]);
-    let (mut dgamma, mut dbeta) = (vec![0.0; channels], vec![0.0; channels]);
+    let (mut stats, mut y) = (data(2 * channels), data(len));
+    let (mut dx, mut dresidual) = (data(len), data(len));
+    let (mut dgamma, mut dbeta) = (data(channels), data(channels));
     for tail in [Tail::Linear, Tail::Relu, Tail::AddRelu] {
         let dims = BatchNorm {
             rows,
@@ -81,7 +104,7 @@ fn batch_norms(bench: &Bench, rows: usize, channels: usize) {
         };
         let add = tail == Tail::AddRelu;
         let size = batch_norm_stats_scratch(&dims).max(batch_norm_scratch(&dims));
-        let mut scratch = vec![0.0; size.max(batch_norm_dx_scratch(&dims))];
+        let mut scratch = data(size.max(batch_norm_dx_scratch(&dims)));
         if tail == Tail::Linear {
             bench.case(&format!("bn stats {rows}x{channels}"), |threads| {
                 batch_norm_stats(&dims, &x, &mut stats, &mut scratch, threads);
@@ -143,8 +166,8 @@ fn pools(bench: &Bench) {
     };
     let dims = pooling(112, 3, 2, 1, 64);
     let (inputs, outputs) = (dims.window.in_pixels() * 64, dims.window.out_pixels() * 64);
-    let (x, dy, mut y) = (data(inputs), data(outputs), vec![0.0; outputs]);
-    let (mut index, mut dx) = (vec![0; outputs], vec![0.0; inputs]);
+    let (x, dy, mut y) = (data(inputs), data(outputs), data(outputs));
+    let (mut index, mut dx) = (vec![0; outputs], data(inputs));
     bench.case("max pool forward", |threads| {
         max_pool(&dims, &x, &mut y, &mut index, threads)
     });
@@ -163,7 +186,7 @@ fn pools(bench: &Bench) {
 
 fn elementwise(bench: &Bench) {
     let len = 1024 * 3072;
-    let (x, dy, mut y) = (data(len), data(len), vec![0.0; len]);
+    let (x, dy, mut y) = (data(len), data(len), data(len));
     bench.case("relu forward", |threads| relu(&x, &mut y, threads));
     bench.case("relu backward", |threads| relu_dx(&x, &dy, &mut y, threads));
     bench.case("add", |threads| add(&x, &dy, &mut y, threads));
@@ -208,7 +231,7 @@ fn rows(bench: &Bench) {
         mask: Mask::Full,
     };
     let len = dims.rows * dims.cols;
-    let (x, dy, mut y, mut dx) = (data(len), data(len), data(len), vec![0.0; len]);
+    let (x, dy, mut y, mut dx) = (data(len), data(len), data(len), data(len));
     bench.case("softmax forward", |threads| {
         softmax(&dims, &x, &mut y, threads)
     });
@@ -221,9 +244,9 @@ fn rows(bench: &Bench) {
         cols,
         eps: 1e-5,
     };
-    let (gamma, beta, mut stats) = (data(cols), data(cols), vec![0.0; 2 * rows]);
-    let (mut dgamma, mut dbeta) = (vec![0.0; cols], vec![0.0; cols]);
-    let mut scratch = vec![0.0; layer_norm_dx_scratch(&dims)];
+    let (gamma, beta, mut stats) = (data(cols), data(cols), data(2 * rows));
+    let (mut dgamma, mut dbeta) = (data(cols), data(cols));
+    let mut scratch = data(layer_norm_dx_scratch(&dims));
     let len = rows * cols;
     let (x, dy, y, dx) = (&x[..len], &dy[..len], &mut y[..len], &mut dx[..len]);
     bench.case("layer norm forward", |threads| {
@@ -244,8 +267,8 @@ fn rows(bench: &Bench) {
         )
     });
     for cols in [768, 3072] {
-        let (x, mut sums) = (data(1024 * cols), vec![0.0; cols]);
-        let mut scratch = vec![0.0; sum_rows_scratch(1024, cols, bench.threads.count())];
+        let (x, mut sums) = (data(1024 * cols), data(cols));
+        let mut scratch = data(sum_rows_scratch(1024, cols));
         bench.case(&format!("sum rows 1024x{cols}"), |threads| {
             sum_rows(1024, cols, &x, &mut sums, &mut scratch, threads)
         });
@@ -263,7 +286,7 @@ fn vocabulary(bench: &Bench) {
             base: false,
         };
         let (table, dy) = (data(vocab * cols), data(rows * cols));
-        let (mut y, mut dtable) = (vec![0.0; rows * cols], vec![0.0; vocab * cols]);
+        let (mut y, mut dtable) = (data(rows * cols), data(vocab * cols));
         bench.case("embedding forward", |threads| {
             embedding(&dims, &ids, &table, &mut y, threads).expect("ids in the table")
         });
@@ -275,8 +298,8 @@ fn vocabulary(bench: &Bench) {
         rows,
         classes: vocab,
     };
-    let (logits, mut dlogits) = (data(rows * vocab), vec![0.0; rows * vocab]);
-    let (mut loss, mut lse) = ([0.0], vec![0.0; rows]);
+    let (logits, mut dlogits) = (data(rows * vocab), data(rows * vocab));
+    let (mut loss, mut lse) = ([0.0], data(rows));
     bench.case("cross entropy forward", |threads| {
         cross_entropy(&dims, &logits, &ids, &mut loss, &mut lse, threads).expect("labels")
     });
@@ -288,7 +311,7 @@ fn vocabulary(bench: &Bench) {
 fn optimizers(bench: &Bench) {
     let len = 20_000_000;
     let (mut param, grad) = (data(len), data(len));
-    let (mut first, mut second) = (vec![0.0; len], vec![0.0; len]);
+    let (mut first, mut second) = (data(len), data(len));
     let dims = Sgd {
         len,
         learning_rate: 1e-3,

@@ -114,7 +114,7 @@ pub(crate) fn workspace(op: &Op, threads: usize) -> Bytes {
         Op::ConvDw(d) => kernels::conv_dw_scratch(d, threads),
         Op::Matmul(d) => kernels::matmul_scratch(d, threads),
         Op::HeadMatmul(d) => kernels::head_matmul_scratch(d, threads),
-        Op::SumRows { rows, cols } => kernels::sum_rows_scratch(*rows, *cols, threads),
+        Op::SumRows { rows, cols } => kernels::sum_rows_scratch(*rows, *cols),
         Op::BatchNormStats(d) => kernels::batch_norm_stats_scratch(d),
         Op::BatchNorm(d) => kernels::batch_norm_scratch(d),
         Op::BatchNormDx(d) => kernels::batch_norm_dx_scratch(d),

@@ -12,7 +12,7 @@
 //! with the same function, [`normalised`], hence with the same bits.
 
 use super::activation::relu_of;
-use super::columns::{self, BLOCK, window};
+use super::columns::{self, BLOCK, CHUNK};
 use super::lanes::{Arithmetic, vectorised};
 use super::tasks::{chunks_mut2, rows_per_task};
 use crate::Threads;
@@ -63,60 +63,40 @@ vectorised! {
     /// `out: [PARTIAL, channels]`.
     fn task_moments<A>(channels: usize, x: &[f32], out: &mut [f32]) {
         let rows = x.len() / channels;
-        let mut channel = 0;
-        while channel + 32 <= channels {
-            chunk_moments::<A, 32>(rows, channels, channel, x, out);
-            channel += 32;
-        }
-        while channel + 8 <= channels {
-            chunk_moments::<A, 8>(rows, channels, channel, x, out);
-            channel += 8;
-        }
-        while channel < channels {
-            chunk_moments::<A, 1>(rows, channels, channel, x, out);
-            channel += 1;
-        }
-    }
-}
-
-/// [`task_moments`] of `W` channels.
-#[inline(always)]
-fn chunk_moments<A: Arithmetic, const W: usize>(
-    rows: usize,
-    channels: usize,
-    channel: usize,
-    x: &[f32],
-    out: &mut [f32],
-) {
-    let (mut count, mut mean, mut squares) = (0.0, [0.0f64; W], [0.0f64; W]);
-    for block in (0..rows).step_by(BLOCK) {
-        let end = rows.min(block + BLOCK);
-        let shift = window::<W>(x, block * channels + channel);
-        let (mut sum, mut square) = ([0.0f32; W], [0.0f32; W]);
-        for row in block + 1..end {
-            let x = window::<W>(x, row * channels + channel);
-            for l in 0..W {
-                let d = x[l] - shift[l];
-                sum[l] += d;
-                square[l] = A::mul_add(d, d, square[l]);
+        for channel in (0..channels).step_by(CHUNK) {
+            let width = CHUNK.min(channels - channel);
+            let run = |row: usize| &x[row * channels + channel..][..width];
+            let (mut count, mut mean, mut squares) = (0.0, [0.0f64; CHUNK], [0.0f64; CHUNK]);
+            for block in (0..rows).step_by(BLOCK) {
+                let end = rows.min(block + BLOCK);
+                let shift = run(block);
+                let (mut sum, mut square) = ([0.0f32; CHUNK], [0.0f32; CHUNK]);
+                for row in block + 1..end {
+                    let x = run(row);
+                    for l in 0..width {
+                        let d = x[l] - shift[l];
+                        sum[l] += d;
+                        square[l] = A::mul_add(d, d, square[l]);
+                    }
+                }
+                let n = (end - block) as f64;
+                let share = n / (count + n);
+                for l in 0..width {
+                    let d = f64::from(sum[l]) / n;
+                    let delta = f64::from(shift[l]) + d - mean[l];
+                    squares[l] += f64::from(square[l]) - n * d * d + delta * delta * count * share;
+                    mean[l] += delta * share;
+                }
+                count += n;
+            }
+            for l in 0..width {
+                let high = mean[l] as f32;
+                out[channel + l] = high;
+                out[channels + channel + l] = (mean[l] - f64::from(high)) as f32;
+                // The subtraction above may leave a rounding error below zero.
+                out[2 * channels + channel + l] = squares[l].max(0.0) as f32;
             }
         }
-        let n = (end - block) as f64;
-        let share = n / (count + n);
-        for l in 0..W {
-            let d = f64::from(sum[l]) / n;
-            let delta = f64::from(shift[l]) + d - mean[l];
-            squares[l] += f64::from(square[l]) - n * d * d + delta * delta * count * share;
-            mean[l] += delta * share;
-        }
-        count += n;
-    }
-    for l in 0..W {
-        let high = mean[l] as f32;
-        out[channel + l] = high;
-        out[channels + channel + l] = (mean[l] - f64::from(high)) as f32;
-        // The subtraction above may leave a rounding error below zero.
-        out[2 * channels + channel + l] = squares[l].max(0.0) as f32;
     }
 }
 

@@ -6,7 +6,7 @@
 //! For [`Tail::Relu`] both recompute the mask from `x`, so nothing but `x` need be kept.
 
 use super::batch_norm::{normalised, scales};
-use super::columns::{self, Terms, sum_terms, window};
+use super::columns::{self, CHUNK, Terms, sum_terms};
 use super::lanes::{Arithmetic, vectorised};
 use super::tasks::{chunks_mut2, rows_per_task};
 use crate::Threads;
@@ -157,41 +157,38 @@ impl<A: Arithmetic, const RELU: bool, const ADD: bool, const TWO: bool> Terms<2>
     for Gradient<'_, A, RELU, ADD, TWO>
 {
     #[inline(always)]
-    fn add<const W: usize>(&mut self, at: usize, column: usize, sums: &mut [[f32; W]; 2]) {
-        let whole = self.start + at;
-        let x = window::<W>(self.reads.x, whole);
-        let dy = window::<W>(self.reads.dy, whole);
-        let dy2 = window::<W>(
-            self.reads.dy2.filter(|_| TWO).unwrap_or(self.reads.dy),
-            whole,
-        );
-        let y = window::<W>(self.reads.y.filter(|_| ADD).unwrap_or(self.reads.x), whole);
-        let mean = window::<W>(self.channel.mean, column);
-        let scale = window::<W>(self.channel.scale, column);
-        let beta = window::<W>(
-            if RELU {
-                self.channel.beta
-            } else {
-                self.channel.mean
-            },
-            column,
-        );
-        let mut unused = [0.0; W];
-        let masked: &mut [f32; W] = match ADD {
-            true => (&mut self.dresidual[at..at + W])
-                .try_into()
-                .expect("W elements"),
-            false => &mut unused,
+    fn add(&mut self, at: usize, column: usize, width: usize, sums: &mut [[f32; CHUNK]; 2]) {
+        let here = self.start + at..self.start + at + width;
+        let (x, dy) = (&self.reads.x[here.clone()], &self.reads.dy[here.clone()]);
+        // What a case does not read is some other operand here, which the compiler drops.
+        let dy2 = &self.reads.dy2.filter(|_| TWO).unwrap_or(self.reads.dy)[here.clone()];
+        let y = &self.reads.y.filter(|_| ADD).unwrap_or(self.reads.x)[here];
+        let columns = column..column + width;
+        let mean = &self.channel.mean[columns.clone()];
+        let scale = &self.channel.scale[columns.clone()];
+        let beta = if RELU {
+            &self.channel.beta[columns]
+        } else {
+            mean
         };
-        for l in 0..W {
-            let centred = x[l] - mean[l];
-            let mut g = if TWO { dy[l] + dy2[l] } else { dy[l] };
-            if RELU && normalised::<A>(centred, scale[l], beta[l]) <= 0.0 || ADD && y[l] <= 0.0 {
+        let [total, dot] = sums;
+        let (total, dot) = (&mut total[..width], &mut dot[..width]);
+        let mut masked = [0.0; CHUNK];
+        for c in 0..width {
+            let centred = x[c] - mean[c];
+            let mut g = if TWO { dy[c] + dy2[c] } else { dy[c] };
+            if RELU && normalised::<A>(centred, scale[c], beta[c]) <= 0.0 {
                 g = 0.0;
             }
-            sums[0][l] += g;
-            sums[1][l] = A::mul_add(g, centred, sums[1][l]);
-            masked[l] = g;
+            if ADD {
+                g = if y[c] <= 0.0 { 0.0 } else { g };
+                masked[c] = g;
+            }
+            total[c] += g;
+            dot[c] = A::mul_add(g, centred, dot[c]);
+        }
+        if ADD {
+            self.dresidual[at..at + width].copy_from_slice(&masked[..width]);
         }
     }
 }

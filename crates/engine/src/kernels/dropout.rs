@@ -1,112 +1,104 @@
 //! Dropout with a counter-based generator.
 //!
-//! The mask is Philox 4×32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011):
-//! the seed is its key; element group, site and step are its counter. So a mask costs no memory,
-//! is the same in the backward and in a recomputation, and no two (step, site, element) share a
-//! counter. A group of [`GROUP`] elements takes [`LANES`] counters; word `w` of counter `l` serves element
-//! `LANES · w + l`, which keeps the words in vector order.
+//! The mask is a pure function of (seed, step, site, element): it costs no memory, and it is the
+//! same in the backward and in a recomputation. It has two levels. Philox 4×32-10 (Salmon et al.,
+//! "Parallel random numbers: as easy as 1, 2, 3", 2011), keyed by the seed and counting (block,
+//! site, step), gives each block of [`BLOCK`] elements keys of its own: no two blocks of a run share
+//! a counter. Within a block, an element's number goes through two rounds of multiply and
+//! xor-shift with those keys in between, which is a handful of vector instructions.
 
 use super::lanes::vectorised;
 use super::tasks::TASK_ELEMENTS;
 use crate::Threads;
 use remat_program::op::Dropout;
 
-/// Counters of a group: enough for a loop that the compiler vectorises over counters, with the
-/// rounds unrolled and the words in registers.
-const LANES: usize = 64;
-/// Elements that they serve, at four words each.
-const GROUP: usize = 4 * LANES;
-/// The generator's rounds, multipliers and key increments, as published.
+/// Elements that share the keys of one call of Philox; one task.
+const BLOCK: usize = TASK_ELEMENTS;
+/// Philox's rounds, multipliers and key increments, as published.
 const ROUNDS: usize = 10;
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const INCREMENTS: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
+/// Odd multipliers of the hash within a block: the golden ratio spreads consecutive numbers, the
+/// others are the finaliser's of MurmurHash3.
+const SPREAD: u32 = 0x9E37_79B9;
+const MIX: [u32; 2] = [0x85EB_CA6B, 0xC2B2_AE35];
 /// Bits of a word that decide: as many as `f32` can tell probabilities near one apart.
 const BITS: u32 = 24;
 
 /// `dropout`: `x → y`. `seed` and `step` are the run's.
 ///
 /// As in PyTorch, an infinity or NaN that is dropped gives NaN, and `p = 1` drops everything.
-///
-/// # Panics
-/// If there are more than 2^34 elements (64 GiB), where the counters of a site would repeat.
 pub fn dropout(dims: &Dropout, seed: u64, step: u64, x: &[f32], y: &mut [f32], threads: &Threads) {
     assert_eq!((x.len(), y.len()), (dims.len, dims.len), "operand lengths");
-    assert!(
-        dims.len as u64 <= 1 << 34,
-        "one dropout of over 2^34 elements"
-    );
-    let stream = Stream::new(dims, seed, step);
-    threads.chunks_mut(y, TASK_ELEMENTS, &|task, y| {
-        let start = task * TASK_ELEMENTS;
-        drop_chunk(&stream, (start / 4) as u32, &x[start..start + y.len()], y);
+    let site = Site::new(dims, seed, step);
+    threads.chunks_mut(y, BLOCK, &|block, y| {
+        let start = block * BLOCK;
+        let keys = site.keys(block as u32);
+        drop_block(&site, keys, &x[start..start + y.len()], y);
     });
 }
 
-/// The key and the fixed words of the counter, with the decision.
-struct Stream {
-    key: [u32; 2],
-    site: u32,
-    step: [u32; 2],
+/// One dropout of one step.
+struct Site {
+    /// Philox's key.
+    seed: [u32; 2],
+    /// The words of its counter after the block: site and step.
+    counter: [u32; 3],
     /// A word whose upper [`BITS`] bits are below this drops its element.
     threshold: i32,
     /// What a kept element is multiplied with.
     scale: f32,
 }
 
-impl Stream {
-    fn new(dims: &Dropout, seed: u64, step: u64) -> Stream {
+impl Site {
+    fn new(dims: &Dropout, seed: u64, step: u64) -> Site {
         let halves = |word: u64| [word as u32, (word >> 32) as u32];
         let kept = 1.0 - f64::from(dims.p);
-        Stream {
-            key: halves(seed),
-            site: dims.site,
-            step: halves(step),
+        Site {
+            seed: halves(seed),
+            counter: [dims.site, halves(step)[0], halves(step)[1]],
             threshold: (f64::from(dims.p) * f64::from(1 << BITS)).round() as i32,
             scale: if kept > 0.0 { (1.0 / kept) as f32 } else { 0.0 },
         }
     }
 
-    /// The random words of the group whose first counter is `counter`.
-    #[inline(always)]
-    fn words(&self, counter: u32) -> [[u32; LANES]; 4] {
-        let mut words = [[0; LANES]; 4];
-        let [w0, w1, w2, w3] = &mut words;
-        for lane in 0..LANES {
-            let mut c = [
-                counter.wrapping_add(lane as u32),
-                self.site,
-                self.step[0],
-                self.step[1],
+    /// The keys of a block: Philox of (block, site, step).
+    fn keys(&self, block: u32) -> [u32; 4] {
+        let [site, low, high] = self.counter;
+        let mut c = [block, site, low, high];
+        let mut key = self.seed;
+        for _ in 0..ROUNDS {
+            let p0 = u64::from(c[0]) * u64::from(MULTIPLIERS[0]);
+            let p1 = u64::from(c[2]) * u64::from(MULTIPLIERS[1]);
+            c = [
+                (p1 >> 32) as u32 ^ c[1] ^ key[0],
+                p1 as u32,
+                (p0 >> 32) as u32 ^ c[3] ^ key[1],
+                p0 as u32,
             ];
-            let mut key = self.key;
-            for _ in 0..ROUNDS {
-                let p0 = u64::from(c[0]) * u64::from(MULTIPLIERS[0]);
-                let p1 = u64::from(c[2]) * u64::from(MULTIPLIERS[1]);
-                c = [
-                    (p1 >> 32) as u32 ^ c[1] ^ key[0],
-                    p1 as u32,
-                    (p0 >> 32) as u32 ^ c[3] ^ key[1],
-                    p0 as u32,
-                ];
-                key[0] = key[0].wrapping_add(INCREMENTS[0]);
-                key[1] = key[1].wrapping_add(INCREMENTS[1]);
-            }
-            [w0[lane], w1[lane], w2[lane], w3[lane]] = c;
+            key[0] = key[0].wrapping_add(INCREMENTS[0]);
+            key[1] = key[1].wrapping_add(INCREMENTS[1]);
         }
-        words
+        c
     }
 }
 
+/// The random word of element `i` of a block.
+#[inline(always)]
+fn word(keys: [u32; 4], i: u32) -> u32 {
+    let h = i.wrapping_mul(SPREAD) ^ keys[0];
+    let h = (h ^ (h >> 16)).wrapping_mul(MIX[0]) ^ keys[1];
+    let h = (h ^ (h >> 13)).wrapping_mul(MIX[1]) ^ keys[2];
+    h ^ (h >> 16) ^ keys[3]
+}
+
 vectorised! {
-    /// The elements of a task; `counter` is that of the first.
-    fn drop_chunk<A>(stream: &Stream, counter: u32, x: &[f32], y: &mut [f32]) {
-        let counters = (counter..=u32::MAX).step_by(LANES);
-        for ((x, y), counter) in x.chunks(GROUP).zip(y.chunks_mut(GROUP)).zip(counters) {
-            let words = stream.words(counter);
-            for ((x, y), &word) in x.iter().zip(y).zip(words.as_flattened()) {
-                let dropped = ((word >> (32 - BITS)) as i32) < stream.threshold;
-                *y = x * if dropped { 0.0 } else { stream.scale };
-            }
+    /// The elements of one block.
+    fn drop_block<A>(site: &Site, keys: [u32; 4], x: &[f32], y: &mut [f32]) {
+        let (threshold, scale) = (site.threshold, site.scale);
+        for (i, (x, y)) in x.iter().zip(y).enumerate() {
+            let dropped = ((word(keys, i as u32) >> (32 - BITS)) as i32) < threshold;
+            *y = x * if dropped { 0.0 } else { scale };
         }
     }
 }
@@ -139,21 +131,21 @@ mod tests {
     #[test]
     fn the_generator_gives_the_published_words() {
         // Known answers of Philox 4×32-10 for counters and keys of all zeros and all ones.
-        let stream = |key, site, step| Stream {
-            key,
-            site,
-            step,
-            threshold: 0,
-            scale: 1.0,
+        let keys = |word: u32| {
+            let site = Site {
+                seed: [word; 2],
+                counter: [word; 3],
+                threshold: 0,
+                scale: 1.0,
+            };
+            site.keys(word)
         };
-        let first = |words: [[u32; LANES]; 4]| words.map(|word| word[0]);
         assert_eq!(
-            first(stream([0; 2], 0, [0; 2]).words(0)),
+            keys(0),
             [0x6627_E8D5, 0xE169_C58D, 0xBC57_AC4C, 0x9B00_DBD8]
         );
-        let ones = u32::MAX;
         assert_eq!(
-            first(stream([ones; 2], ones, [ones; 2]).words(ones)),
+            keys(u32::MAX),
             [0x408F_276D, 0x41C8_3B0E, 0xA20B_C7C6, 0x6D54_51FD]
         );
     }
@@ -188,11 +180,35 @@ mod tests {
             shifted(8),
             shifted(32),
             shifted(4096),
+            shifted(BLOCK),
         ];
         for (i, other) in others.iter().enumerate() {
             let equal = base.iter().zip(other).filter(|(a, b)| a == b).count();
             let far = deviations(equal, LEN, 0.5);
             assert!(far < 5.0, "case {i}: {far} deviations");
+        }
+    }
+
+    #[test]
+    fn runs_of_elements_are_evenly_spread() {
+        // The 4096 patterns of 12 elements in a row (and 3, 64, 1000 apart) are equally likely: the
+        // sum of squared deviations over expectation has mean 4095 and deviation 90.
+        for apart in [1, 3, 64, 1000] {
+            for seed in 0..4 {
+                let mask = mask(0.5, seed, 1, 1, 12 * LEN);
+                let mut counts = vec![0u32; 4096];
+                for group in mask.chunks_exact(12 * apart) {
+                    for first in 0..apart {
+                        let bit = |i: usize| usize::from(group[first + i * apart]) << i;
+                        counts[(0..12).map(bit).sum::<usize>()] += 1;
+                    }
+                }
+                let expected = counts.iter().sum::<u32>() as f64 / 4096.0;
+                let square = |&count: &u32| (f64::from(count) - expected).powi(2) / expected;
+                let total: f64 = counts.iter().map(square).sum();
+                let far = (total - 4095.0).abs() / 90.5;
+                assert!(far < 5.0, "{apart} apart, seed {seed}: {far} deviations");
+            }
         }
     }
 

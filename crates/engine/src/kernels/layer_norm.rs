@@ -97,7 +97,8 @@ pub fn layer_norm_dx(
             let range = task * rows * cols..task * rows * cols + dx.len();
             let stats = &stats[task * rows * 2..][..dx.len() / cols * 2];
             let (x, dy) = (&x[range.clone()], &dy[range]);
-            gradient_rows(cols, x, stats, gamma, dy, dx, partial);
+            let (dgamma, dbeta) = partial.split_at_mut(cols);
+            gradient_rows(x, stats, gamma, dy, dx, dgamma, dbeta);
         },
     );
     columns::join(partials, 2 * cols, dgamma, threads);
@@ -107,12 +108,13 @@ pub fn layer_norm_dx(
 vectorised! {
     /// `dx` of a task's rows, and their `[dgamma, dbeta]`.
     fn gradient_rows<A>(
-        cols: usize, x: &[f32], stats: &[f32], gamma: &[f32], dy: &[f32],
-        dx: &mut [f32], partial: &mut [f32],
+        x: &[f32], stats: &[f32], gamma: &[f32], dy: &[f32],
+        dx: &mut [f32], dgamma: &mut [f32], dbeta: &mut [f32],
     ) {
-        partial.fill(0.0);
-        let (dgamma, dbeta) = partial.split_at_mut(cols);
-        let (gamma, dbeta) = (&gamma[..cols], &mut dbeta[..cols]);
+        let cols = gamma.len();
+        let (dgamma, dbeta) = (&mut dgamma[..cols], &mut dbeta[..cols]);
+        dgamma.fill(0.0);
+        dbeta.fill(0.0);
         let rows = x
             .chunks_exact(cols)
             .zip(dy.chunks_exact(cols))

@@ -82,8 +82,14 @@ fn transpose(x: &[f32], sizes: [usize; 2], x_steps: [usize; 2], y: &mut [f32], y
             let mut tile = [[0.0; TILE]; TILE];
             for j in 0..width {
                 let x = &x[i0 * x_steps[0] + (j0 + j) * x_steps[1]..];
-                for (tile, &x) in tile[..height].iter_mut().zip(x.iter().step_by(x_steps[0])) {
-                    tile[j] = x;
+                if x_steps[0] == 1 && height == TILE {
+                    for (tile, &x) in tile.iter_mut().zip(&x[..TILE]) {
+                        tile[j] = x;
+                    }
+                } else {
+                    for (i, tile) in tile[..height].iter_mut().enumerate() {
+                        tile[j] = x[i * x_steps[0]];
+                    }
                 }
             }
             for (i, tile) in tile[..height].iter().enumerate() {

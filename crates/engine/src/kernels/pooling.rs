@@ -1,6 +1,6 @@
 //! Max and average pooling of images `[n, h, w, c]`, forward and backward.
 //!
-//! Every loop over channels is innermost, [`WIDE`] at a time in registers. The backward gathers: each
+//! Every loop over channels is innermost, [`CHUNK`] at a time. The backward gathers: each
 //! pixel of `dx` looks at the windows that cover it, in order, so rows of `dx` are independent tasks and
 //! nothing is scattered. Max pooling pads with `-∞`, takes the first maximum and lets NaN win, and
 //! average pooling counts padding as zeros, as in PyTorch.
@@ -11,10 +11,8 @@ use crate::Threads;
 use remat_program::op::{Pooling, Window};
 use std::ops::Range;
 
-/// Channels held in registers at a time.
-const WIDE: usize = 32;
-/// The same for what is left of them.
-const NARROW: usize = 8;
+/// Channels at a time: their running values stay in the first-level cache.
+const CHUNK: usize = 64;
 
 /// Most positions of a max-pooling window: the position of the maximum is kept in a `u8`.
 const POSITIONS: usize = 255;
@@ -127,36 +125,15 @@ impl Axis {
     }
 }
 
-/// Calls `$work::<W>(channel, …)` for all channels, in chunks of `W`.
-macro_rules! for_channels {
-    ($channels:expr, $channel:ident, $W:ident => $work:block) => {{
-        let mut $channel = 0;
-        while $channel + WIDE <= $channels {
-            const $W: usize = WIDE;
-            $work;
-            $channel += WIDE;
-        }
-        while $channel + NARROW <= $channels {
-            const $W: usize = NARROW;
-            $work;
-            $channel += NARROW;
-        }
-        while $channel < $channels {
-            const $W: usize = 1;
-            $work;
-            $channel += 1;
-        }
-    }};
-}
-
 vectorised! {
     /// One row of outputs; `row` counts over all images.
     fn max_row<A>(dims: &Pooling, row: usize, x: &[f32], y: &mut [f32], index: &mut [u8]) {
         let [vertical, horizontal] = Axis::both(&dims.window);
         let (image, oh) = (row / vertical.out_len, row % vertical.out_len);
         for ow in 0..horizontal.out_len {
-            for_channels!(dims.channels, channel, W => {
-                let (mut best, mut position) = ([f32::NEG_INFINITY; W], [0i32; W]);
+            for channel in (0..dims.channels).step_by(CHUNK) {
+                let width = CHUNK.min(dims.channels - channel);
+                let (mut best, mut position) = ([f32::NEG_INFINITY; CHUNK], [0i32; CHUNK]);
                 // A window of nothing but -∞ points at its first pixel.
                 let first = vertical.taps(oh).start * horizontal.kernel + horizontal.taps(ow).start;
                 position.fill(first as i32);
@@ -164,9 +141,9 @@ vectorised! {
                     for kw in horizontal.taps(ow) {
                         let pixel = (image * vertical.len + vertical.at(oh, kh)) * horizontal.len
                             + horizontal.at(ow, kw);
-                        let x = &x[pixel * dims.channels + channel..][..W];
+                        let x = &x[pixel * dims.channels + channel..][..width];
                         let here = (kh * horizontal.kernel + kw) as i32;
-                        for l in 0..W {
+                        for l in 0..width {
                             // Without a short circuit, so that it compiles to blends.
                             let wins = (x[l] > best[l]) | x[l].is_nan();
                             best[l] = if wins { x[l] } else { best[l] };
@@ -175,11 +152,11 @@ vectorised! {
                     }
                 }
                 let out = ow * dims.channels + channel;
-                y[out..out + W].copy_from_slice(&best);
-                for (index, position) in index[out..out + W].iter_mut().zip(position) {
+                y[out..out + width].copy_from_slice(&best[..width]);
+                for (index, position) in index[out..out + width].iter_mut().zip(position) {
                     *index = position as u8;
                 }
-            });
+            }
         }
     }
 }
@@ -190,21 +167,22 @@ vectorised! {
         let [vertical, horizontal] = Axis::both(&dims.window);
         let (image, h) = (row / vertical.len, row % vertical.len);
         for w in 0..horizontal.len {
-            for_channels!(dims.channels, channel, W => {
-                let mut sum = [0.0f32; W];
+            for channel in (0..dims.channels).step_by(CHUNK) {
+                let width = CHUNK.min(dims.channels - channel);
+                let mut sum = [0.0f32; CHUNK];
                 for oh in vertical.covering(h) {
                     for ow in horizontal.covering(w) {
                         let pixel = (image * vertical.out_len + oh) * horizontal.out_len + ow;
                         let at = pixel * dims.channels + channel;
-                        let (dy, index) = (&dy[at..at + W], &index[at..at + W]);
+                        let (dy, index) = (&dy[at..at + width], &index[at..at + width]);
                         let tap = vertical.tap(oh, h) * horizontal.kernel + horizontal.tap(ow, w);
-                        for l in 0..W {
+                        for l in 0..width {
                             sum[l] += if index[l] == tap as u8 { dy[l] } else { 0.0 };
                         }
                     }
                 }
-                dx[w * dims.channels + channel..][..W].copy_from_slice(&sum);
-            });
+                dx[w * dims.channels + channel..][..width].copy_from_slice(&sum[..width]);
+            }
         }
     }
 }
@@ -216,23 +194,24 @@ vectorised! {
         let (image, oh) = (row / vertical.out_len, row % vertical.out_len);
         let positions = (vertical.kernel * horizontal.kernel) as f32;
         for ow in 0..horizontal.out_len {
-            for_channels!(dims.channels, channel, W => {
-                let mut sum = [0.0f32; W];
+            for channel in (0..dims.channels).step_by(CHUNK) {
+                let width = CHUNK.min(dims.channels - channel);
+                let mut sum = [0.0f32; CHUNK];
                 for kh in vertical.taps(oh) {
                     for kw in horizontal.taps(ow) {
                         let pixel = (image * vertical.len + vertical.at(oh, kh)) * horizontal.len
                             + horizontal.at(ow, kw);
-                        let x = &x[pixel * dims.channels + channel..][..W];
-                        for l in 0..W {
+                        let x = &x[pixel * dims.channels + channel..][..width];
+                        for l in 0..width {
                             sum[l] += x[l];
                         }
                     }
                 }
-                let y = &mut y[ow * dims.channels + channel..][..W];
-                for l in 0..W {
+                let y = &mut y[ow * dims.channels + channel..][..width];
+                for l in 0..width {
                     y[l] = sum[l] / positions;
                 }
-            });
+            }
         }
     }
 }
@@ -244,22 +223,23 @@ vectorised! {
         let (image, h) = (row / vertical.len, row % vertical.len);
         let positions = (vertical.kernel * horizontal.kernel) as f32;
         for w in 0..horizontal.len {
-            for_channels!(dims.channels, channel, W => {
-                let mut sum = [0.0f32; W];
+            for channel in (0..dims.channels).step_by(CHUNK) {
+                let width = CHUNK.min(dims.channels - channel);
+                let mut sum = [0.0f32; CHUNK];
                 for oh in vertical.covering(h) {
                     for ow in horizontal.covering(w) {
                         let pixel = (image * vertical.out_len + oh) * horizontal.out_len + ow;
-                        let dy = &dy[pixel * dims.channels + channel..][..W];
-                        for l in 0..W {
+                        let dy = &dy[pixel * dims.channels + channel..][..width];
+                        for l in 0..width {
                             sum[l] += dy[l];
                         }
                     }
                 }
-                let dx = &mut dx[w * dims.channels + channel..][..W];
-                for l in 0..W {
+                let dx = &mut dx[w * dims.channels + channel..][..width];
+                for l in 0..width {
                     dx[l] = sum[l] / positions;
                 }
-            });
+            }
         }
     }
 }

@@ -1,65 +1,95 @@
 //! The sum over rows: the gradient of a bias.
-//!
-//! A task sums a strip of columns, over a few rows at a time and then over those sums, so that the
-//! rounding error grows with the square root of the number of rows and the order is fixed.
 
+use super::columns::{CHUNK, Terms, join, rows_per_task, sum_terms, tasks};
+use super::lanes::vectorised;
 use crate::Threads;
 
-/// Columns of a task: four cache lines of each row.
-const STRIP: usize = 64;
-
-/// Scratch of [`sum_rows`], in `f32`.
-pub fn sum_rows_scratch(_rows: usize, _cols: usize, _threads: usize) -> usize {
-    0
+/// Scratch of [`sum_rows`], in elements.
+pub fn sum_rows_scratch(rows: usize, cols: usize) -> usize {
+    tasks(rows) * cols
 }
 
-/// `sums[c] = Σ x[r, c]` over the rows.
+/// `sum_rows`: `x: [rows, cols] → sum over rows: [cols]`.
 pub fn sum_rows(
     rows: usize,
     cols: usize,
     x: &[f32],
-    sums: &mut [f32],
-    _scratch: &mut [f32],
+    y: &mut [f32],
+    scratch: &mut [f32],
     threads: &Threads,
 ) {
-    let few = rows.isqrt().max(1);
-    threads.chunks_mut(&mut sums[..cols], STRIP, &|task, sums| {
-        sums.fill(0.0);
-        for first in (0..rows).step_by(few) {
-            let mut part = [0.0f32; STRIP];
-            for row in first..(first + few).min(rows) {
-                let row = &x[row * cols + task * STRIP..][..sums.len()];
-                part.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
-            }
-            sums.iter_mut()
-                .zip(&part)
-                .for_each(|(sum, part)| *sum += part);
-        }
+    assert_eq!((x.len(), y.len()), (rows * cols, cols), "operand lengths");
+    let partials = &mut scratch[..sum_rows_scratch(rows, cols)];
+    let elements = rows_per_task(rows) * cols;
+    threads.chunks_mut(partials, cols.max(1), &|task, partial| {
+        let end = x.len().min((task + 1) * elements);
+        sum_task(&x[task * elements..end], partial);
     });
+    join(partials, cols.max(1), y, threads);
+}
+
+vectorised! {
+    fn sum_task<A>(x: &[f32], out: &mut [f32]) {
+        struct Column<'a>(&'a [f32]);
+        impl Terms<1> for Column<'_> {
+            #[inline(always)]
+            fn add(&mut self, at: usize, _: usize, width: usize, sums: &mut [[f32; CHUNK]; 1]) {
+                for (sum, x) in sums[0].iter_mut().zip(&self.0[at..at + width]) {
+                    *sum += x;
+                }
+            }
+        }
+        sum_terms(&mut Column(x), x.len() / out.len(), out.len(), out);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::reference::{assert_close, noise};
+    use crate::kernels::columns::BLOCK;
+    use crate::kernels::lanes::tests::portable;
+    use crate::kernels::test_data::{assert_close, assert_same_bits, random};
+
+    const SHAPES: [(usize, usize); 8] = [
+        (1, 1),
+        (0, 5),
+        (31, 3),
+        (33, 41),
+        (65, 32),
+        (1024, 300),
+        (5000, 7),
+        (4097, 64),
+    ];
+
+    fn run(rows: usize, cols: usize, x: &[f32], threads: &Threads) -> Vec<f32> {
+        let mut y = vec![f32::NAN; cols];
+        let mut scratch = vec![f32::NAN; sum_rows_scratch(rows, cols)];
+        sum_rows(rows, cols, x, &mut y, &mut scratch, threads);
+        y
+    }
 
     #[test]
-    fn sums_match_a_plain_loop_at_any_thread_count() {
-        for (rows, cols) in [(0, 5), (1, 1), (7, 64), (130, 65), (1000, 200)] {
-            let x = noise(rows * cols, 1);
-            let mut expected = vec![0.0f64; cols];
-            for (i, x) in x.iter().enumerate() {
-                expected[i % cols] += f64::from(*x);
-            }
-            let run = |count| {
-                let mut sums = vec![f32::NAN; cols];
-                sum_rows(rows, cols, &x, &mut sums, &mut [], &Threads::new(count));
-                sums
-            };
-            let sums = run(1);
-            assert_close(&sums, &expected, rows, &format!("{rows} × {cols}"));
-            assert_eq!(sums, run(2));
-            assert_eq!(sums, run(3));
+    fn sums_match_plain_loops() {
+        for (rows, cols) in SHAPES {
+            let x = random(rows * cols, 1);
+            let want: Vec<f64> = (0..cols)
+                .map(|c| (0..rows).map(|r| f64::from(x[r * cols + c])).sum())
+                .collect();
+            let threads = Threads::new(1);
+            // BLOCK additions of values up to 3 in f32, each rounded to 2^-24 of a sum that stays
+            // near 10, and one rounding of the partial sums; every block adds to the error.
+            let error = 1e-6 * (1.0 + rows.div_ceil(BLOCK) as f64);
+            assert_close(&run(rows, cols, &x, &threads), &want, 2e-7, error);
+            let plain = portable(|| run(rows, cols, &x, &threads));
+            assert_close(&plain, &want, 2e-7, error);
+        }
+    }
+
+    #[test]
+    fn thread_counts_do_not_change_a_bit() {
+        for (rows, cols) in SHAPES {
+            let x = random(rows * cols, 2);
+            assert_same_bits(|threads| vec![run(rows, cols, &x, threads)]);
         }
     }
 }
