@@ -191,7 +191,9 @@ fn build(model: &Model, order: &[u32], position: usize, again: &[bool]) -> Optio
     let mut built = order[..=position].to_vec();
     let mut missing = again.to_vec();
     let mut done = vec![false; model.time.len()];
-    done[order[position] as usize] = true;
+    for &v in &order[..=position] {
+        done[v as usize] = true;
+    }
     let is_output = |v: &u32| {
         let mut writes = model.writes.of(*v as usize).iter();
         again[*v as usize] && writes.any(|&s| model.kept[s as usize])
