@@ -15,6 +15,7 @@ use std::ops::Range;
 
 use remat_program::op::{Conv, Window};
 
+use super::conv_winograd::Winograd;
 use super::gemm::{
     Crew, Layout, LeftOperand, Product, SHARED_PACK, Shape, ZEROS, multiply, multiply_scratch,
 };
@@ -167,6 +168,9 @@ fn padded_len(dims: &Conv) -> usize {
 
 /// Scratch of [`conv`], in `f32`.
 pub fn conv_scratch(dims: &Conv, threads: usize) -> usize {
+    if let Some(winograd) = Winograd::forward(dims) {
+        return winograd.scratch(threads);
+    }
     // The padded image is rounded up, so that what follows it is aligned to a cache line.
     padded_len(dims).next_multiple_of(16)
         + multiply_scratch(&conv_shape(dims), false, SHARED_PACK, threads)
@@ -196,6 +200,9 @@ pub(super) fn conv_by(
     scratch: &mut [f32],
     threads: &Threads,
 ) {
+    if let Some(winograd) = Winograd::forward(dims) {
+        return winograd.run(simd, x, w, bias, y, scratch, threads);
+    }
     let window = &dims.window;
     let (ci, co) = group_channels(dims);
     let grid = out_size(window);
@@ -326,6 +333,9 @@ fn classes(window: &Window) -> impl Iterator<Item = [Class; 2]> {
 
 /// Scratch of [`conv_dx`], in `f32`.
 pub fn conv_dx_scratch(dims: &Conv, threads: usize) -> usize {
+    if let Some(winograd) = Winograd::gradient(dims) {
+        return winograd.scratch(threads);
+    }
     classes(&dims.window)
         .map(|class| multiply_scratch(&dx_shape(dims, &class), false, SHARED_PACK, threads))
         .max()
@@ -353,6 +363,9 @@ pub(super) fn conv_dx_by(
     scratch: &mut [f32],
     threads: &Threads,
 ) {
+    if let Some(winograd) = Winograd::gradient(dims) {
+        return winograd.run(simd, dy, w, None, dx, scratch, threads);
+    }
     let window = &dims.window;
     let (ci, co) = group_channels(dims);
     let dx = SharedMut::new(dx);

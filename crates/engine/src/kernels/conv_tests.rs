@@ -157,3 +157,13 @@ fn operands_larger_than_the_packing_buffers_are_taken_in_parts() {
     check(&dims([2, 3, 2], [3, 3], [1, 1], [1, 1], [400, 600, 1]));
     check(&dims([3, 40, 40], [1, 2], [1, 1], [0, 1], [280, 3, 1]));
 }
+
+#[test]
+fn windows_of_three_by_three_over_many_pixels() {
+    check(&dims([3, 14, 14], [3, 3], [1, 1], [1, 1], [48, 32, 1]));
+    check(&dims([2, 17, 19], [3, 3], [1, 1], [0, 1], [32, 64, 1]));
+    check(&dims([1, 23, 22], [3, 3], [1, 1], [2, 0], [64, 32, 1]));
+    // More channels than a block of summed channels, and more weights than fit at a time.
+    check(&dims([1, 1, 256], [3, 3], [1, 1], [1, 1], [288, 32, 1]));
+    check(&dims([1, 1, 256], [3, 3], [1, 1], [1, 1], [1056, 64, 1]));
+}

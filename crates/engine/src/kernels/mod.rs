@@ -12,6 +12,7 @@ mod conv;
 mod conv_dw;
 #[cfg(test)]
 mod conv_tests;
+mod conv_winograd;
 mod cross_entropy;
 mod dropout;
 mod elementwise;
