@@ -1,7 +1,7 @@
 """The models that the engine is compared with, built in PyTorch with random weights.
 
-A `Case` says how a model is built, which batch it gets and which optimizer trains it. The same cases serve the
-comparison of numbers (small sizes, no dropout) and the benchmark (full sizes, dropout on).
+A `Case` is a model with its sizes and its optimizer. Small ones without dropout serve the comparison of numbers
+(`CASES`), full ones with dropout the benchmark.
 """
 
 from collections.abc import Callable
@@ -12,84 +12,118 @@ from torch import nn
 
 IGNORED_LABEL = -100
 MASKED_SHARE = 0.15
-"""The share of tokens that BERT's masked-language-model objective predicts."""
+"""The share of tokens that a masked language model predicts."""
+RESIDUAL_GAIN = 0.2
+"""Scale of a residual branch at the start. At 1 the rounding error of a random ResNet-50 grows to 1 % of the gradient."""
 
 
 class SeedTransformer(nn.Module):
     """Token and learned position embeddings, post-norm encoder layers with ReLU, a linear head."""
 
-    def __init__(self, *, vocabulary=30_000, sequence=128, width=512, layers=6, heads=8, inner=2048, dropout=0.1):
+    VOCABULARY = 30_000
+    WIDTH = 512
+
+    def __init__(self, sequence: int, dropout: float):
         super().__init__()
-        self.embedding = nn.Embedding(vocabulary, width)
-        self.position = nn.Parameter(torch.randn(sequence, width) * 0.02)
-        layer = nn.TransformerEncoderLayer(width, heads, inner, dropout, batch_first=True)
-        self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
-        self.head = nn.Linear(width, vocabulary)
+        self.embed = nn.Embedding(self.VOCABULARY, self.WIDTH)
+        self.pos = nn.Parameter(torch.randn(sequence, self.WIDTH) * 0.02)
+        layer = nn.TransformerEncoderLayer(self.WIDTH, 8, 2048, dropout, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 6, enable_nested_tensor=False)
+        self.head = nn.Linear(self.WIDTH, self.VOCABULARY)
 
     def forward(self, tokens):
-        return self.head(self.encoder(self.embedding(tokens) + self.position))
+        return self.head(self.encoder(self.embed(tokens) + self.pos))
 
 
 def resnet(depth: int) -> nn.Module:
     import torchvision
 
-    return getattr(torchvision.models, f"resnet{depth}")(weights=None)
+    module = getattr(torchvision.models, f"resnet{depth}")(weights=None)
+    last = "bn3" if depth >= 50 else "bn2"
+    for name, part in module.named_modules():
+        if name.endswith(last):
+            nn.init.constant_(part.weight, RESIDUAL_GAIN)
+    return module
 
 
-def bert(**overrides) -> nn.Module:
+def bert(dropout: float, **sizes) -> nn.Module:
     from transformers import BertConfig, BertForMaskedLM
 
-    return BertForMaskedLM(BertConfig(**overrides))
+    config = BertConfig(hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout, **sizes)
+    return BertForMaskedLM(config)
 
 
-def image_batch(batch: int, size: int, generator: torch.Generator) -> dict[str, torch.Tensor]:
-    images = torch.randn(batch, 3, size, size, generator=generator)
-    return {"input": images, "labels": torch.randint(1000, (batch,), generator=generator)}
+def bert_tiny(dropout: float) -> nn.Module:
+    return bert(dropout, hidden_size=128, num_hidden_layers=2, num_attention_heads=2, intermediate_size=512)
 
 
-def token_batch(batch: int, sequence: int, vocabulary: int, generator: torch.Generator) -> dict[str, torch.Tensor]:
-    tokens, labels = (torch.randint(vocabulary, (batch, sequence), generator=generator) for _ in range(2))
-    return {"input": tokens, "labels": labels}
+def image_batch(case: "Case", random: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    images = torch.randn(case.batch, 3, case.image_size, case.image_size, generator=random)
+    return images, torch.randint(1000, (case.batch,), generator=random)
 
 
-def masked_token_batch(
-    batch: int, sequence: int, vocabulary: int, generator: torch.Generator
-) -> dict[str, torch.Tensor]:
-    data = token_batch(batch, sequence, vocabulary, generator)
-    predicted = torch.rand(batch, sequence, generator=generator) < MASKED_SHARE
-    data["labels"][~predicted] = IGNORED_LABEL
-    return data
+def token_batch(case: "Case", random: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens from 1: token 0 is padding, whose embedding Hugging Face does not train."""
+    shape = (case.batch, case.sequence)
+    tokens, labels = (torch.randint(1, SeedTransformer.VOCABULARY, shape, generator=random) for _ in range(2))
+    return tokens, labels
 
 
-def sgd(parameters) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
+def masked_token_batch(case: "Case", random: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    tokens, labels = token_batch(case, random)
+    predicted = torch.rand(labels.shape, generator=random) < MASKED_SHARE
+    return tokens, labels.where(predicted, IGNORED_LABEL)
 
 
-def adam(parameters) -> torch.optim.Optimizer:
-    return torch.optim.Adam(parameters, lr=1e-3)
+OPTIMIZERS = {
+    "sgd": lambda parameters, rate: torch.optim.SGD(parameters, lr=rate, momentum=0.9),
+    "adam": lambda parameters, rate: torch.optim.Adam(parameters, lr=rate),
+}
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model, its batch and its optimizer."""
+    """A model, its sizes and its optimizer."""
 
     name: str
+    """What our engine calls the model."""
     module: Callable[[], nn.Module]
-    data: Callable[[torch.Generator], dict[str, torch.Tensor]]
-    optimizer: Callable[..., torch.optim.Optimizer]
-    arguments: tuple[str, ...]
-    """How `replay_steps` is told the same model."""
+    make_batch: Callable[["Case", torch.Generator], tuple[torch.Tensor, torch.Tensor]]
+    input_name: str
+    """What our engine calls the input."""
+    optimizer: str
+    learning_rate: float
+    batch: int
+    image_size: int = 224
+    sequence: int = 128
 
-    def build(self) -> tuple[nn.Module, dict[str, torch.Tensor]]:
-        """The module in training mode and its batch, the same at every call."""
+    def build(self) -> tuple[nn.Module, tuple[torch.Tensor, torch.Tensor]]:
+        """The module in training mode and its batch (input and labels), the same at every call."""
         torch.manual_seed(1)
-        return self.module().train(), self.data(torch.Generator().manual_seed(2))
+        return self.module().train(), self.make_batch(self, torch.Generator().manual_seed(2))
+
+    def make_optimizer(self, module: nn.Module) -> torch.optim.Optimizer:
+        return OPTIMIZERS[self.optimizer](module.parameters(), self.learning_rate)
+
+    def words(self) -> list[str]:
+        """How our programs are told the same case."""
+        keys = ("batch", "image_size", "sequence", "optimizer", "learning_rate")
+        return [self.name, *(f"{key}={getattr(self, key)}" for key in keys)]
 
 
-def loss_of(module: nn.Module, data: dict[str, torch.Tensor]) -> torch.Tensor:
+CASES = (
+    Case("resnet18", lambda: resnet(18), image_batch, "images", "sgd", 1e-3, batch=4, image_size=64),
+    Case("resnet50", lambda: resnet(50), image_batch, "images", "sgd", 1e-3, batch=4, image_size=64),
+    Case("transformer", lambda: SeedTransformer(64, 0.0), token_batch, "tokens", "adam", 1e-3, batch=2, sequence=64),
+    Case("bert-tiny", lambda: bert_tiny(0.0), masked_token_batch, "input_ids", "adam", 1e-3, batch=4, sequence=32),
+)
+
+
+def loss_of(module: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
     """The cross-entropy of one batch, the mean over the labels that count."""
-    output = module(data["input"])
+    inputs, labels = batch
+    output = module(inputs)
     logits = output if isinstance(output, torch.Tensor) else output.logits
     return nn.functional.cross_entropy(
-        logits.reshape(-1, logits.shape[-1]), data["labels"].reshape(-1), ignore_index=IGNORED_LABEL
+        logits.reshape(-1, logits.shape[-1]), labels.reshape(-1), ignore_index=IGNORED_LABEL
     )

@@ -19,16 +19,17 @@ def state(module: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def train(
-    case: Case, module: nn.Module, data: dict[str, torch.Tensor], dtype: torch.dtype
+    case: Case, module: nn.Module, batch: tuple[torch.Tensor, torch.Tensor], dtype: torch.dtype
 ) -> dict[str, torch.Tensor]:
     """Trains a copy of `module` in `dtype`; gives the losses, the first step's gradients, and the final state."""
     module = copy.deepcopy(module).to(dtype)
-    data = {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in data.items()}
-    optimizer = case.optimizer(module.parameters())
+    inputs, labels = batch
+    inputs = inputs.to(dtype) if inputs.is_floating_point() else inputs
+    optimizer = case.make_optimizer(module)
     losses, record = [], {}
     for step in range(STEPS):
         optimizer.zero_grad(set_to_none=True)
-        loss = loss_of(module, data)
+        loss = loss_of(module, (inputs, labels))
         loss.backward()
         losses.append(loss.detach())
         if step == 0:

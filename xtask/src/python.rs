@@ -18,10 +18,16 @@ const STAMP: &str = ".venv/requirements.stamp";
 /// Runs every test under `python/tests` against the optimised engine.
 pub(crate) fn check(repo: &Repo) -> Result<()> {
     let python = interpreter(repo)?;
-    show(
-        repo.command(python)
-            .args("-m unittest discover --start-directory python/tests".split(' ')),
-    )
+    let replay = example(repo, "replay_steps")?;
+    let mut tests = repo.command(python);
+    tests.args("-m unittest discover --start-directory python/tests".split(' '));
+    show(tests.env("REPLAY_STEPS", replay))
+}
+
+/// Builds an example of the crate `remat`, optimised, and gives its path.
+pub(crate) fn example(repo: &Repo, name: &str) -> Result<PathBuf> {
+    show(&mut repo.cargo(&format!("build --quiet --release --locked --package remat --example {name}")))?;
+    Ok(repo.path("target/release/examples").join(name))
 }
 
 /// A Python that has the requirements; installs them first if need be.
