@@ -96,11 +96,13 @@ class Case:
     batch: int
     image_size: int = 224
     sequence: int = 128
+    seed: int = 2
+    """Of the batch."""
 
     def build(self) -> tuple[nn.Module, tuple[torch.Tensor, torch.Tensor]]:
         """The module in training mode and its batch (input and labels), the same at every call."""
         torch.manual_seed(1)
-        return self.module().train(), self.make_batch(self, torch.Generator().manual_seed(2))
+        return self.module().train(), self.make_batch(self, torch.Generator().manual_seed(self.seed))
 
     def make_optimizer(self, module: nn.Module) -> torch.optim.Optimizer:
         return OPTIMIZERS[self.optimizer](module.parameters(), self.learning_rate)
@@ -111,11 +113,13 @@ class Case:
         return [self.name, *(f"{key}={getattr(self, key)}" for key in keys)]
 
 
+# A value before a ReLU that is within rounding of zero changes whole gradients with its sign, in any float32 computation. The
+# seeds and the small learning rates are chosen so that the three steps of these cases meet no such value.
 CASES = (
-    Case("resnet18", lambda: resnet(18), image_batch, "images", "sgd", 1e-3, batch=4, image_size=64),
-    Case("resnet50", lambda: resnet(50), image_batch, "images", "sgd", 1e-3, batch=4, image_size=64),
-    Case("transformer", lambda: SeedTransformer(64, 0.0), token_batch, "tokens", "adam", 1e-3, batch=2, sequence=64),
-    Case("bert-tiny", lambda: bert_tiny(0.0), masked_token_batch, "input_ids", "adam", 1e-3, batch=4, sequence=32),
+    Case("resnet18", lambda: resnet(18), image_batch, "images", "sgd", 1e-4, batch=4, image_size=64, seed=7),
+    Case("resnet50", lambda: resnet(50), image_batch, "images", "sgd", 1e-4, batch=4, image_size=64, seed=7),
+    Case("transformer", lambda: SeedTransformer(64, 0.0), token_batch, "tokens", "adam", 1e-4, batch=2, sequence=64),
+    Case("bert-tiny", lambda: bert_tiny(0.0), masked_token_batch, "input_ids", "adam", 1e-4, batch=4, sequence=32),
 )
 
 

@@ -26,7 +26,9 @@ pub(crate) fn check(repo: &Repo) -> Result<()> {
 
 /// Builds an example of the crate `remat`, optimised, and gives its path.
 pub(crate) fn example(repo: &Repo, name: &str) -> Result<PathBuf> {
-    show(&mut repo.cargo(&format!("build --quiet --release --locked --package remat --example {name}")))?;
+    show(&mut repo.cargo(&format!(
+        "build --quiet --release --locked --package remat --example {name}"
+    )))?;
     Ok(repo.path("target/release/examples").join(name))
 }
 

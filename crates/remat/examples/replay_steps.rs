@@ -12,9 +12,9 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 
 use remat_engine::{Engine, StepContext};
+use remat_graph::StorageId;
 use remat_models::{Model, ModelOptions, Values, build, weights};
 use remat_program::{DType, Optimizer};
-use remat_graph::StorageId;
 use safetensors::SafeTensors;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -45,7 +45,12 @@ impl Request {
                 None => Err(format!("`{word}` is not key=value")),
             })
             .collect::<Result<_, _>>()?;
-        let get = |key: &str| pairs.get(key).cloned().ok_or(format!("`{key}=` is missing"));
+        let get = |key: &str| {
+            pairs
+                .get(key)
+                .cloned()
+                .ok_or(format!("`{key}=` is missing"))
+        };
         let learning_rate = get("learning_rate")?.parse()?;
         let optimizer = match get("optimizer")?.as_str() {
             "sgd" => Optimizer::sgd(learning_rate),
@@ -85,7 +90,10 @@ impl Request {
 
 /// Without an optimizer, a step ends with all gradients still there.
 fn record_gradients(request: &Request) -> Outcome<()> {
-    let options = ModelOptions { optimizer: None, ..request.options.clone() };
+    let options = ModelOptions {
+        optimizer: None,
+        ..request.options.clone()
+    };
     let model = build(&request.model, &options)?;
     let mut engine = request.engine(&model)?;
     engine.run(StepContext { seed: 0, step: 1 })?;
@@ -101,10 +109,16 @@ fn record_training(request: &Request) -> Outcome<()> {
     let mut engine = request.engine(&model)?;
     for step in 1..=request.steps {
         let peak = engine.run(StepContext { seed: 0, step })?;
-        assert_eq!(peak, engine.predicted(), "the measured peak is the predicted one");
+        assert_eq!(
+            peak,
+            engine.predicted(),
+            "the measured peak is the predicted one"
+        );
         println!("{:e}", engine.read_f32(model.loss)?[0]);
     }
-    weights::save(&request.out.join("final.safetensors"), &model, |id| values(&engine, id))?;
+    weights::save(&request.out.join("final.safetensors"), &model, |id| {
+        values(&engine, id)
+    })?;
     Ok(())
 }
 
@@ -115,11 +129,33 @@ fn write_data(engine: &mut Engine, model: &Model, path: &Path) -> Outcome<()> {
         let tensor = model.program.tensor(input.tensor);
         let stored = file.tensor(&tensor.name)?;
         if stored.shape() != tensor.shape {
-            return Err(format!("`{}` is {:?}, not {:?}", tensor.name, stored.shape(), tensor.shape).into());
+            return Err(format!(
+                "`{}` is {:?}, not {:?}",
+                tensor.name,
+                stored.shape(),
+                tensor.shape
+            )
+            .into());
         }
         let values = match tensor.dtype {
-            DType::F32 => Values::F32(stored.data().as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect()),
-            _ => Values::I64(stored.data().as_chunks().0.iter().map(|b| i64::from_le_bytes(*b)).collect()),
+            DType::F32 => Values::F32(
+                stored
+                    .data()
+                    .as_chunks()
+                    .0
+                    .iter()
+                    .map(|b| f32::from_le_bytes(*b))
+                    .collect(),
+            ),
+            _ => Values::I64(
+                stored
+                    .data()
+                    .as_chunks()
+                    .0
+                    .iter()
+                    .map(|b| i64::from_le_bytes(*b))
+                    .collect(),
+            ),
         };
         write(engine, input.tensor, &values)?;
     }
@@ -137,6 +173,11 @@ fn write(engine: &mut Engine, id: StorageId, values: &Values) -> Outcome<()> {
 fn values(engine: &Engine, id: StorageId) -> Values {
     match engine.program().tensor(id).dtype {
         DType::I64 => Values::I64(engine.read_i64(id).expect("it is persistent").to_vec()),
-        _ => Values::F32(engine.read_f32(id).expect("it is persistent or an output").to_vec()),
+        _ => Values::F32(
+            engine
+                .read_f32(id)
+                .expect("it is persistent or an output")
+                .to_vec(),
+        ),
     }
 }
