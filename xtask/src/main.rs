@@ -2,6 +2,7 @@
 //!
 //! Each task is one file. A task gets the words after its name, and either succeeds or says what to do.
 
+mod bench;
 mod boundaries;
 mod commands;
 mod documents;
@@ -25,11 +26,16 @@ struct Task {
     run: fn(&Repo, &[String]) -> Result<()>,
 }
 
-const TASKS: [Task; 2] = [
+const TASKS: [Task; 3] = [
     Task {
         name: "test",
         summary: "everything that must pass: [STAGE…]",
         run: test::run,
+    },
+    Task {
+        name: "bench",
+        summary: "measure against PyTorch and archive: engine [CASE…]",
+        run: bench::run,
     },
     Task {
         name: "soak",

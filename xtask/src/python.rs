@@ -18,18 +18,19 @@ const STAMP: &str = ".venv/requirements.stamp";
 /// Runs every test under `python/tests` against the optimised engine.
 pub(crate) fn check(repo: &Repo) -> Result<()> {
     let python = interpreter(repo)?;
-    let replay = example(repo, "replay_steps")?;
+    let peer = engine_peer(repo)?;
     let mut tests = repo.command(python);
     tests.args("-m unittest discover --start-directory python/tests".split(' '));
-    show(tests.env("REPLAY_STEPS", replay))
+    show(tests.env("ENGINE_PEER", peer))
 }
 
-/// Builds an example of the crate `remat`, optimised, and gives its path.
-pub(crate) fn example(repo: &Repo, name: &str) -> Result<PathBuf> {
-    show(&mut repo.cargo(&format!(
-        "build --quiet --release --locked --package remat --example {name}"
-    )))?;
-    Ok(repo.path("target/release/examples").join(name))
+/// Builds the engine's side of the comparisons, optimised, and gives its path.
+pub(crate) fn engine_peer(repo: &Repo) -> Result<PathBuf> {
+    show(
+        &mut repo.cargo("build --quiet --release --locked --package remat --example engine_peer"),
+    )?;
+    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or("target".into());
+    Ok(repo.path(target).join("release/examples/engine_peer"))
 }
 
 /// A Python that has the requirements; installs them first if need be.

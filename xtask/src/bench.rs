@@ -1,0 +1,301 @@
+//! `cargo xtask bench engine [CASE…]`: our step against PyTorch's eager step, archived under `bench/runs`.
+//!
+//! Both sides run as processes of their own, with the same model, batch and thread count, and take turns step by step, so that
+//! whatever else happens on the machine meets both. The first step of each is not counted. PyTorch's peak is the sum of its live
+//! storages (`python/bench/serve_torch.py`), ours the arena.
+
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use crate::python;
+use crate::repo::{Repo, output};
+
+/// A model with its sizes, as `engine_peer` takes them; `python/bench/serve_torch.py` knows the same by name.
+struct Case {
+    name: &'static str,
+    model: &'static str,
+    sizes: &'static str,
+    threads: usize,
+}
+
+const RESNET: &str = "batch=4 image_size=224 sequence=128 optimizer=sgd learning_rate=0.001";
+const BERT: &str = "batch=8 image_size=224 sequence=128 optimizer=adam learning_rate=0.0001";
+const CASES: [Case; 4] = [
+    Case {
+        name: "resnet152-t1",
+        model: "resnet152",
+        sizes: RESNET,
+        threads: 1,
+    },
+    Case {
+        name: "resnet152-t2",
+        model: "resnet152",
+        sizes: RESNET,
+        threads: 2,
+    },
+    Case {
+        name: "bert-base-t1",
+        model: "bert-base",
+        sizes: BERT,
+        threads: 1,
+    },
+    Case {
+        name: "bert-base-t2",
+        model: "bert-base",
+        sizes: BERT,
+        threads: 2,
+    },
+];
+
+/// Steps that count, per side and case.
+const ROUNDS: usize = 4;
+
+/// Runs the benchmark that `words` name.
+pub(crate) fn run(repo: &Repo, words: &[String]) -> Result<()> {
+    match words.split_first() {
+        Some((name, cases)) if name == "engine" => engine(repo, cases),
+        _ => bail!(
+            "which benchmark? There is `engine`, followed by the names of its cases or nothing"
+        ),
+    }
+}
+
+fn engine(repo: &Repo, names: &[String]) -> Result<()> {
+    if let Some(unknown) = names
+        .iter()
+        .find(|name| CASES.iter().all(|case| case.name != **name))
+    {
+        bail!(
+            "there is no case `{unknown}`; the cases are {}",
+            CASES.map(|case| case.name).join(", ")
+        );
+    }
+    let peer = python::engine_peer(repo)?;
+    let interpreter = python::interpreter(repo)?;
+    let mut results = Vec::new();
+    for case in CASES
+        .iter()
+        .filter(|case| names.is_empty() || names.iter().any(|n| n == case.name))
+    {
+        let mut ours = repo.command(&peer);
+        ours.args(["serve", case.model]).args(case.sizes.split(' '));
+        ours.arg(format!("threads={}", case.threads));
+        let mut theirs = repo.command(&interpreter);
+        theirs.args([
+            "python/bench/serve_torch.py",
+            case.model,
+            &case.threads.to_string(),
+        ]);
+        theirs.env("PYTHONPATH", "python/tests");
+        let result = take_turns(case, Side::start(ours)?, Side::start(theirs)?)?;
+        println!("{}", result.row());
+        results.push(result);
+    }
+    archive(repo, &results)
+}
+
+/// A process that runs a step whenever it is told to.
+struct Side {
+    process: Child,
+    orders: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    peak: u64,
+    seconds: Vec<f64>,
+}
+
+impl Side {
+    /// Starts the process and waits until it is ready.
+    fn start(mut command: Command) -> Result<Side> {
+        let mut process = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let orders = process.stdin.take().context("no pipe to the process")?;
+        let answers = BufReader::new(process.stdout.take().context("no pipe from the process")?);
+        let mut side = Side {
+            process,
+            orders,
+            answers,
+            peak: 0,
+            seconds: Vec::new(),
+        };
+        side.peak = side.answer()?.trim().parse()?;
+        Ok(side)
+    }
+
+    fn answer(&mut self) -> Result<String> {
+        let mut line = String::new();
+        if self.answers.read_line(&mut line)? == 0 {
+            bail!(
+                "the process ended early ({}); its complaint is above",
+                self.process.wait()?
+            );
+        }
+        Ok(line)
+    }
+
+    fn step(&mut self) -> Result<()> {
+        writeln!(self.orders, "step")?;
+        let answer = self.answer()?;
+        let (seconds, loss) = answer
+            .trim()
+            .split_once(' ')
+            .context("the answer is not two numbers")?;
+        if !loss.parse::<f64>()?.is_finite() {
+            bail!("the loss is {loss}: such a step proves nothing");
+        }
+        self.seconds.push(seconds.parse()?);
+        Ok(())
+    }
+
+    /// Ends the process, and gives its times without the first.
+    fn finish(self) -> Result<Times> {
+        let Side {
+            mut process,
+            orders,
+            seconds,
+            peak,
+            ..
+        } = self;
+        drop(orders);
+        process.wait()?;
+        Ok(Times {
+            seconds: seconds[1..].to_vec(),
+            peak,
+        })
+    }
+}
+
+/// What a side needed.
+struct Times {
+    seconds: Vec<f64>,
+    peak: u64,
+}
+
+impl Times {
+    fn sorted(&self) -> Vec<f64> {
+        let mut sorted = self.seconds.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted
+    }
+
+    fn least(&self) -> f64 {
+        self.sorted()[0]
+    }
+
+    fn median(&self) -> f64 {
+        self.sorted()[self.seconds.len() / 2]
+    }
+
+    fn peak_mib(&self) -> f64 {
+        self.peak as f64 / f64::from(1 << 20)
+    }
+}
+
+/// Both sides of a case.
+struct Comparison<'a> {
+    case: &'a Case,
+    ours: Times,
+    theirs: Times,
+}
+
+fn take_turns(case: &Case, mut ours: Side, mut theirs: Side) -> Result<Comparison<'_>> {
+    for _ in 0..=ROUNDS {
+        ours.step()?;
+        theirs.step()?;
+    }
+    Ok(Comparison {
+        case,
+        ours: ours.finish()?,
+        theirs: theirs.finish()?,
+    })
+}
+
+impl Comparison<'_> {
+    /// A row of the table.
+    fn row(&self) -> String {
+        let Comparison { case, ours, theirs } = self;
+        format!(
+            "| {} | {} | {:.3} / {:.3} | {:.3} / {:.3} | {:.2} / {:.2} | {:.0} | {:.0} |",
+            case.model,
+            case.threads,
+            ours.least(),
+            ours.median(),
+            theirs.least(),
+            theirs.median(),
+            ours.least() / theirs.least(),
+            ours.median() / theirs.median(),
+            ours.peak_mib(),
+            theirs.peak_mib()
+        )
+    }
+}
+
+const HEADER: &str = "\
+| model | threads | ours, s | PyTorch, s | ratio | our peak, MiB | PyTorch's peak, MiB |
+|---|---|---|---|---|---|---|
+";
+
+/// Writes the table with what it was measured on, and every single time.
+fn archive(repo: &Repo, results: &[Comparison<'_>]) -> Result<()> {
+    let date = output(repo.command("date").args(["-u", "+%Y-%m-%d"]))?;
+    let folder = repo
+        .path("bench/runs")
+        .join(format!("{}-engine", date.trim()));
+    std::fs::create_dir_all(&folder)?;
+    let mut csv =
+        String::from("case,threads,round,ours_s,pytorch_s,our_peak_bytes,pytorch_peak_bytes\n");
+    for Comparison { case, ours, theirs } in results {
+        for (round, (our_time, their_time)) in ours.seconds.iter().zip(&theirs.seconds).enumerate()
+        {
+            let Case { name, threads, .. } = case;
+            let peaks = format!("{},{}", ours.peak, theirs.peak);
+            let _ = writeln!(
+                csv,
+                "{name},{threads},{},{our_time},{their_time},{peaks}",
+                round + 1
+            );
+        }
+    }
+    std::fs::write(folder.join("raw.csv"), csv)?;
+    std::fs::write(folder.join("README.md"), summary(repo, results)?)?;
+    println!("{}", shown(repo, &folder));
+    Ok(())
+}
+
+fn summary(repo: &Repo, results: &[Comparison<'_>]) -> Result<String> {
+    let commit = output(repo.command("git").args(["rev-parse", "--short", "HEAD"]))?;
+    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let cpu = cpu
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"))
+        .unwrap_or("unknown");
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let mut text = format!(
+        "# Our training step against PyTorch's eager step\n\n\
+         `cargo xtask bench engine` at commit {}, on {} with {cores} cores. Versions of PyTorch and the models: `python/requirements.txt`.\n\n\
+         ResNet-152: batch 4, 224 × 224, SGD with momentum. BERT-base, masked language model: batch 8 × 128, Adam, dropout 0.1. \
+         PyTorch with its fused optimizers and its default memory layout. Both sides took turns, {ROUNDS} steps each after one that is not \
+         counted. Times and ratios (ours ÷ PyTorch's, below 1 is faster) are least / median. Our peak is the whole arena; \
+         PyTorch's is the sum of its live storages, without scratch inside its ops.\n\n{HEADER}",
+        commit.trim(),
+        cpu.trim_start_matches(['\t', ' ', ':']),
+    );
+    for result in results {
+        text += &result.row();
+        text.push('\n');
+    }
+    Ok(text)
+}
+
+/// A path of the checkout, for a person.
+fn shown(repo: &Repo, path: &Path) -> String {
+    path.strip_prefix(repo.path(""))
+        .unwrap_or(path)
+        .display()
+        .to_string()
+}
