@@ -14,7 +14,7 @@ struct Arguments {
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// About how many forward nodes a graph has at most
-    #[arg(long, default_value_t = 24)]
+    #[arg(long, default_value_t = 60)]
     size: usize,
 }
 
