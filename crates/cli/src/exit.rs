@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use remat_graph::FileError;
+use remat_models::ModelError;
 use remat_plan::PlanError;
 use remat_plan::mutwo::ActivationPlanError;
 use remat_profile::ProfileError;
@@ -13,7 +14,7 @@ use remat_verify::Violations;
 pub(crate) const USAGE: u8 = 2;
 /// No plan fits in the budget.
 pub(crate) const INFEASIBLE: u8 = 3;
-/// A plan breaks a rule.
+/// A plan breaks a rule, or a step was not what was promised.
 pub(crate) const VIOLATION: u8 = 4;
 /// A file cannot be read, or what it holds is not what it should be.
 pub(crate) const BAD_FILE: u8 = 5;
@@ -26,8 +27,8 @@ Exit codes:
   0  done
   1  something else went wrong
   2  the command line makes no sense
-  3  no plan fits in the budget (nothing is written)
-  4  a plan breaks a rule
+  3  no plan fits in the budget, or the plain step does not fit (nothing is run or written)
+  4  a plan breaks a rule, or a step was not what was promised
   5  a file cannot be read or written, or does not hold what it should";
 
 /// A mistake on the command line that only the verb can see.
@@ -35,11 +36,19 @@ Exit codes:
 #[error("{0}")]
 pub(crate) struct UsageError(pub(crate) String);
 
+/// A step that did not keep what was promised.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}; please report this")]
+pub(crate) struct Promised(pub(crate) String);
+
 /// The code for an error: the first cause that has one decides.
 pub(crate) fn code(error: &anyhow::Error) -> ExitCode {
     let code = error.chain().find_map(|cause| {
-        if cause.is::<UsageError>() {
+        if cause.is::<UsageError>() || cause.is::<ModelError>() {
             return Some(USAGE);
+        }
+        if let Some(error) = cause.downcast_ref::<remat::Error>() {
+            return of_training(error);
         }
         if cause.is::<FileError>() {
             return Some(BAD_FILE);
@@ -47,7 +56,7 @@ pub(crate) fn code(error: &anyhow::Error) -> ExitCode {
         if cause.is::<ProfileError>() {
             return Some(BAD_FILE);
         }
-        if cause.is::<Violations>() || cause.is::<RewriteError>() {
+        if cause.is::<Violations>() || cause.is::<RewriteError>() || cause.is::<Promised>() {
             return Some(VIOLATION);
         }
         match cause.downcast_ref::<ActivationPlanError>() {
@@ -62,4 +71,22 @@ pub(crate) fn code(error: &anyhow::Error) -> ExitCode {
         }
     });
     ExitCode::from(code.unwrap_or(FAILURE))
+}
+
+/// The code for what goes wrong between a model and its training.
+fn of_training(error: &remat::Error) -> Option<u8> {
+    use remat::Error;
+    match error {
+        Error::DoesNotFit { .. }
+        | Error::PlainDoesNotFit { .. }
+        | Error::PlainOutOfMemory { .. }
+        | Error::Plan(PlanError::Infeasible(_)) => Some(INFEASIBLE),
+        Error::Plan(PlanError::Rejected { .. })
+        | Error::Rewrite(_)
+        | Error::Verify(_)
+        | Error::NotAsPlanned { .. }
+        | Error::PeakDiffers { .. } => Some(VIOLATION),
+        Error::Weights(_) | Error::Checkpoint { .. } | Error::OtherRun { .. } => Some(BAD_FILE),
+        Error::Plan(PlanError::Stopped { .. }) | Error::Profile(_) | Error::Engine(_) => None,
+    }
 }

@@ -12,10 +12,31 @@ use crate::attention::Attention;
 use crate::layer::{layer_norm, position_ids};
 use crate::model::{Forward, InputKind};
 
-const WIDTH: usize = 768;
-const LAYERS: usize = 12;
-const HEADS: usize = 12;
-const VOCAB: usize = 50_257;
+/// The sizes of a GPT-2.
+#[derive(Clone, Copy)]
+pub(crate) struct Gpt2Config {
+    width: usize,
+    layers: usize,
+    /// They divide the width.
+    heads: usize,
+    vocab: usize,
+}
+
+/// `gpt2`.
+pub(crate) const SMALL: Gpt2Config = Gpt2Config {
+    width: 768,
+    layers: 12,
+    heads: 12,
+    vocab: 50_257,
+};
+/// Every part of a GPT-2, in a size for tests.
+pub(crate) const TINY: Gpt2Config = Gpt2Config {
+    width: 64,
+    layers: 3,
+    heads: 2,
+    vocab: 1000,
+};
+
 const DROPOUT: f32 = 0.1;
 const NORM_EPS: f32 = 1e-5;
 const INIT: Init = Init::Normal { std: 0.02 };
@@ -23,31 +44,46 @@ const INIT: Init = Init::Normal { std: 0.02 };
 /// The longest sequence.
 pub(crate) const POSITIONS: usize = 1024;
 
-pub(crate) fn forward(b: &mut Builder, options: &ModelOptions) -> Result<Forward, ProgramError> {
+pub(crate) fn forward(
+    b: &mut Builder,
+    config: &Gpt2Config,
+    options: &ModelOptions,
+) -> Result<Forward, ProgramError> {
+    let vocab = config.vocab;
     let dropout = options.dropout.unwrap_or(DROPOUT);
     let shape = [options.batch, options.sequence];
     let tokens = b.input("input_ids", &shape, DType::I64)?;
     let labels = b.input("labels", &shape, DType::I64)?;
-    let words = b.parameter("transformer.wte.weight", &[VOCAB, WIDTH], INIT)?;
-    let mut x = b.scope("transformer", |b| embed(b, &tokens, &words, dropout))?;
-    for layer in 0..LAYERS {
-        x = b.scope(&format!("transformer.h.{layer}"), |b| block(b, &x, dropout))?;
+    let words = b.parameter("transformer.wte.weight", &[vocab, config.width], INIT)?;
+    let mut x = b.scope("transformer", |b| {
+        embed(b, config, &tokens, &words, dropout)
+    })?;
+    for layer in 0..config.layers {
+        x = b.scope(&format!("transformer.h.{layer}"), |b| {
+            block(b, config, &x, dropout)
+        })?;
     }
     let x = layer_norm(b, "transformer.ln_f", &x, NORM_EPS)?;
     let logits = b.linear("lm_head", &x, &words, None)?;
     let loss = b.cross_entropy("loss", &logits, &labels)?;
     Ok(Forward {
         inputs: vec![
-            (tokens, InputKind::Tokens { vocab: VOCAB }),
-            (labels, InputKind::NextLabels { vocab: VOCAB }),
+            (tokens, InputKind::Tokens { vocab }),
+            (labels, InputKind::NextLabels { vocab }),
         ],
         loss,
         tied: vec![("lm_head.weight".into(), words)],
     })
 }
 
-fn embed(b: &mut Builder, tokens: &Var, words: &Var, dropout: f32) -> Result<Var, ProgramError> {
-    let positions = b.parameter("wpe.weight", &[POSITIONS, WIDTH], INIT)?;
+fn embed(
+    b: &mut Builder,
+    config: &Gpt2Config,
+    tokens: &Var,
+    words: &Var,
+    dropout: f32,
+) -> Result<Var, ProgramError> {
+    let positions = b.parameter("wpe.weight", &[POSITIONS, config.width], INIT)?;
     let ids = position_ids(b, "position_ids", tokens)?;
     let word = b.embedding("wte", tokens, words)?;
     let position = b.embedding("wpe", &ids, &positions)?;
@@ -55,37 +91,44 @@ fn embed(b: &mut Builder, tokens: &Var, words: &Var, dropout: f32) -> Result<Var
     b.dropout("drop", &sum, dropout)
 }
 
-fn block(b: &mut Builder, x: &Var, dropout: f32) -> Result<Var, ProgramError> {
+fn block(b: &mut Builder, config: &Gpt2Config, x: &Var, dropout: f32) -> Result<Var, ProgramError> {
     let normed = layer_norm(b, "ln_1", x, NORM_EPS)?;
-    let attended = b.scope("attn", |b| attention(b, &normed, dropout))?;
+    let attended = b.scope("attn", |b| attention(b, config, &normed, dropout))?;
     let x = b.add("add_1", x, &attended)?;
     let normed = layer_norm(b, "ln_2", &x, NORM_EPS)?;
     let mapped = b.scope("mlp", |b| {
-        let hidden = conv1d(b, "c_fc", &normed, 4 * WIDTH, INIT)?;
+        let hidden = conv1d(b, "c_fc", &normed, 4 * config.width, INIT)?;
         let hidden = b.gelu("act", &hidden, Gelu::Tanh)?;
-        let out = conv1d(b, "c_proj", &hidden, WIDTH, residual_init())?;
+        let out = conv1d(b, "c_proj", &hidden, config.width, config.residual_init())?;
         b.dropout("dropout", &out, dropout)
     })?;
     b.add("add_2", &x, &mapped)
 }
 
-fn attention(b: &mut Builder, x: &Var, dropout: f32) -> Result<Var, ProgramError> {
-    let projected = conv1d(b, "c_attn", x, 3 * WIDTH, INIT)?;
+fn attention(
+    b: &mut Builder,
+    config: &Gpt2Config,
+    x: &Var,
+    dropout: f32,
+) -> Result<Var, ProgramError> {
+    let projected = conv1d(b, "c_attn", x, 3 * config.width, INIT)?;
     let parts = b.split("split", &projected, 3)?;
     let attention = Attention {
-        heads: HEADS,
+        heads: config.heads,
         mask: Mask::Causal,
         dropout,
     };
     let context = attention.attend(b, &parts[0], &parts[1], &parts[2])?;
-    let out = conv1d(b, "c_proj", &context, WIDTH, residual_init())?;
+    let out = conv1d(b, "c_proj", &context, config.width, config.residual_init())?;
     b.dropout("resid_dropout", &out, dropout)
 }
 
-/// Narrower where a map ends on the residual path, which each layer widens twice.
-fn residual_init() -> Init {
-    Init::Normal {
-        std: 0.02 / ((2 * LAYERS) as f32).sqrt(),
+impl Gpt2Config {
+    /// Narrower where a map ends on the residual path, which each layer widens twice.
+    fn residual_init(&self) -> Init {
+        Init::Normal {
+            std: 0.02 / ((2 * self.layers) as f32).sqrt(),
+        }
     }
 }
 

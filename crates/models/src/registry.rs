@@ -10,23 +10,25 @@ use crate::{BertConfig, Model, ModelError, ModelOptions, bert, gpt2, mlp, resnet
 enum Family {
     Mlp,
     Resnet(resnet::Depth),
-    Transformer,
+    Transformer(transformer::TransformerConfig),
     Bert(BertConfig),
-    Gpt2,
+    Gpt2(gpt2::Gpt2Config),
 }
 
-const MODELS: [(&str, Family); 11] = [
+const MODELS: [(&str, Family); 13] = [
     ("mlp", Family::Mlp),
     ("resnet18", Family::Resnet(resnet::RESNET18)),
     ("resnet34", Family::Resnet(resnet::RESNET34)),
     ("resnet50", Family::Resnet(resnet::RESNET50)),
     ("resnet101", Family::Resnet(resnet::RESNET101)),
     ("resnet152", Family::Resnet(resnet::RESNET152)),
-    ("transformer", Family::Transformer),
+    ("transformer-tiny", Family::Transformer(transformer::TINY)),
+    ("transformer", Family::Transformer(transformer::SEED)),
     ("bert-tiny", Family::Bert(BertConfig::TINY)),
     ("bert-base", Family::Bert(BertConfig::BASE)),
     ("bert-large", Family::Bert(BertConfig::LARGE)),
-    ("gpt2", Family::Gpt2),
+    ("gpt2-tiny", Family::Gpt2(gpt2::TINY)),
+    ("gpt2", Family::Gpt2(gpt2::SMALL)),
 ];
 
 /// The names of all models.
@@ -81,9 +83,9 @@ impl Family {
         match self {
             Family::Mlp => mlp::forward(b, options),
             Family::Resnet(depth) => resnet::forward(b, depth, options),
-            Family::Transformer => transformer::forward(b, options),
+            Family::Transformer(config) => transformer::forward(b, &config, options),
             Family::Bert(config) => bert::forward(b, &config, options),
-            Family::Gpt2 => gpt2::forward(b, options),
+            Family::Gpt2(config) => gpt2::forward(b, &config, options),
         }
     }
 
@@ -91,8 +93,8 @@ impl Family {
     fn positions(self) -> Option<usize> {
         match self {
             Family::Bert(config) => Some(config.positions),
-            Family::Gpt2 => Some(gpt2::POSITIONS),
-            Family::Mlp | Family::Resnet(_) | Family::Transformer => None,
+            Family::Gpt2(_) => Some(gpt2::POSITIONS),
+            Family::Mlp | Family::Resnet(_) | Family::Transformer(_) => None,
         }
     }
 
@@ -108,7 +110,7 @@ impl Family {
             Family::Mlp => format!("{name}-b{batch}"),
             Family::Resnet(_) if *image_size == 224 => format!("{name}-b{batch}"),
             Family::Resnet(_) => format!("{name}-b{batch}-i{image_size}"),
-            Family::Transformer | Family::Bert(_) | Family::Gpt2 => {
+            Family::Transformer(_) | Family::Bert(_) | Family::Gpt2(_) => {
                 format!("{name}-b{batch}-s{sequence}")
             }
         }

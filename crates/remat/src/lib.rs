@@ -1,1 +1,46 @@
 //! Train a model in the memory you have.
+//!
+//! In: a [`Model`](remat_models::Model) and a budget in bytes. Out: the same training step with
+//! recomputation in it, which runs in an arena of at most that many bytes and gives the same bits.
+//!
+//! ```
+//! use remat::{FitOptions, Trainer, fit, plain_peak};
+//! use remat_graph::Bytes;
+//! use remat_models::{ModelOptions, build};
+//! use remat_program::Optimizer;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let options = ModelOptions {
+//!     batch: 512,
+//!     optimizer: Some(Optimizer::sgd(0.01)),
+//!     ..ModelOptions::default()
+//! };
+//! let model = build("mlp", &options)?;
+//! let options = FitOptions::default();
+//! let budget = Bytes(plain_peak(&model, options.threads)?.arena.get() * 9 / 10);
+//! let fitted = fit(&model, budget, &options)?;
+//! let mut trainer = Trainer::new(&model, fitted.engine(&model)?, 0);
+//! let step = trainer.step()?;
+//! assert!(step.measured.arena <= budget);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`fit`] is the list of the stages: [`profile`] the step, then plan, rewrite, verify and place it
+//! ([`fit_profiled`]). [`Trainer`] runs the result and keeps checkpoints, and [`check_numbers`]
+//! compares it with the plain step, bit by bit.
+//!
+//! There is no fallback: the schedule that runs is the one that was verified, or there is an error.
+
+mod checkpoint;
+mod error;
+mod fit;
+mod numbers;
+mod times;
+mod trainer;
+
+pub use error::Error;
+pub use fit::{FitOptions, Fitted, fit, fit_profiled, plain_peak, smallest};
+pub use numbers::{Checked, Difference, check_numbers};
+pub use times::{estimate, profile, profile_plain};
+pub use trainer::{StepReport, Trainer};

@@ -1,9 +1,16 @@
 //! The verbs, one file each.
 
+mod compare;
+mod demo;
 mod frontier;
+mod models;
+mod pair;
 mod plan;
 mod plan_profile;
 mod rewrite;
+mod run;
+mod stages;
+mod step;
 mod verify;
 
 use std::time::Duration;
@@ -20,6 +27,10 @@ pub(crate) enum Command {
     Frontier(frontier::Arguments),
     Rewrite(rewrite::Arguments),
     Verify(verify::Arguments),
+    Run(run::Arguments),
+    Compare(compare::Arguments),
+    Models(models::Arguments),
+    Demo(demo::Arguments),
 }
 
 impl Command {
@@ -29,6 +40,10 @@ impl Command {
             Command::Frontier(arguments) => frontier::run(&arguments),
             Command::Rewrite(arguments) => rewrite::run(&arguments),
             Command::Verify(arguments) => verify::run(&arguments),
+            Command::Run(arguments) => run::run(&arguments),
+            Command::Compare(arguments) => compare::run(&arguments),
+            Command::Models(arguments) => models::run(&arguments),
+            Command::Demo(arguments) => demo::run(&arguments),
         }
     }
 }

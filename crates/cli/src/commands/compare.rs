@@ -1,0 +1,213 @@
+//! `remat compare`: peak memory and latency with and without recomputation, per batch size.
+
+mod table;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use remat::{Error, Fitted, check_numbers, plain_peak};
+use remat_engine::{EngineError, Peak};
+use remat_graph::{Bytes, write_atomically};
+use remat_report::{Axis, Bars, Chart, Line, Unit};
+
+use super::Planning;
+use super::pair::{self, Pair};
+use super::run::check_text;
+use super::stages::{self, Lines, Times};
+use super::step::{Step, parse_count};
+use crate::output;
+use crate::size::{Budget, parse_budget};
+
+/// Measure peak memory and latency with and without recomputation, per batch size
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  remat compare resnet152 --batch-sizes 4,8,16 --budget 50%
+  remat compare bert-base --batch-sizes 8,16 --budget 4GiB --csv bert.csv --charts charts")]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    step: Step,
+    /// The batch sizes, one row each
+    #[arg(long, value_name = "N,N,…", value_delimiter = ',', default_value = "4,8", value_parser = parse_count)]
+    batch_sizes: Vec<usize>,
+    /// What the whole step may use: 3GiB, 800MiB, plain bytes, or 60% of each plain step's peak
+    #[arg(long, default_value = "50%", value_parser = parse_budget, allow_hyphen_values = true)]
+    budget: Budget,
+    /// Where the budget is too small for any plan, take the smallest that is not
+    #[arg(long)]
+    or_smallest: bool,
+    #[command(flatten)]
+    planning: Planning,
+    /// Measured steps of each, after one of warm-up
+    #[arg(long, value_name = "K", default_value_t = 3, value_parser = parse_count)]
+    steps: usize,
+    /// Compare the planned step with the plain one, bit by bit
+    #[arg(long)]
+    check: bool,
+    /// Write the table here
+    #[arg(long, value_name = "FILE.csv")]
+    csv: Option<PathBuf>,
+    /// Draw peak memory and latency in this folder; made if it is not there
+    #[arg(long, value_name = "DIR")]
+    charts: Option<PathBuf>,
+}
+
+/// What one batch size gave.
+pub(crate) struct Row {
+    batch: usize,
+    /// Of the plain step, predicted; the planned one's is in `planned`.
+    plain: Peak,
+    budget: Bytes,
+    planned: Result<Planned, Bytes>,
+}
+
+/// The planned side of a row. Where no plan fits, a row has the smallest arena known in its place.
+pub(crate) struct Planned {
+    fitted: Fitted,
+    pair: Pair,
+    /// Whether every number was compared and is the same.
+    checked: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    output::check_folder(arguments.csv.as_deref())?;
+    if let Some(folder) = &arguments.charts {
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    }
+    println!("{}", table::header());
+    let mut rows = Vec::new();
+    for &batch in &arguments.batch_sizes {
+        let row = measure(arguments, batch)?;
+        println!("{}", table::line(&row));
+        rows.push(row);
+    }
+    let strategy = arguments.planning.options().strategy.name();
+    if let Some(path) = &arguments.csv {
+        output::write(path, &table::csv(&arguments.step.model, strategy, &rows))?;
+    }
+    if let Some(folder) = &arguments.charts {
+        draw(folder, &arguments.step.model, &rows)?;
+    }
+    Ok(())
+}
+
+fn measure(arguments: &Arguments, batch: usize) -> anyhow::Result<Row> {
+    let model = arguments.step.build(batch)?;
+    let options = arguments.step.fit_options(arguments.planning.options());
+    let plain = plain_peak(&model, options.threads)?;
+    let mut budget = arguments.budget.resolve(plain.arena);
+    let silent = Lines {
+        shown: false,
+        indent: "",
+    };
+    let limit = arguments.planning.limit()?;
+    let fit = |budget, times| stages::fit(&model, plain, budget, times, &options, limit, &silent);
+    // Times from the plain step, where it can run at all.
+    let fitted = match fit(budget, Times::Plain) {
+        Err(error) if out_of_memory(&error) => fit(budget, Times::InBudget),
+        fitted => fitted,
+    };
+    let fitted = match fitted {
+        Err(error) => match (smallest_of(&error), arguments.or_smallest) {
+            (Some(smallest), true) => {
+                budget = smallest;
+                fit(smallest, Times::Plain)
+            }
+            (Some(smallest), false) => {
+                return Ok(Row {
+                    batch,
+                    plain,
+                    budget,
+                    planned: Err(smallest),
+                });
+            }
+            (None, _) => Err(error),
+        },
+        fitted => fitted,
+    };
+    let fitted = fitted?.fitted;
+    let seed = arguments.step.seed;
+    let pair = pair::measure(&model, &fitted, arguments.steps, seed)?;
+    let checked = match arguments.check && pair.plain.is_ok() {
+        true => check_text(&check_numbers(&model, &fitted, 1, seed)?).map(|_| true)?,
+        false => false,
+    };
+    Ok(Row {
+        batch,
+        plain,
+        budget,
+        planned: Ok(Planned {
+            fitted,
+            pair,
+            checked,
+        }),
+    })
+}
+
+/// Whether the plain step did not get its memory.
+fn out_of_memory(error: &anyhow::Error) -> bool {
+    matches!(
+        error.downcast_ref::<Error>(),
+        Some(Error::Engine(
+            EngineError::OutOfMemory { .. } | EngineError::Reserve { .. }
+        ))
+    )
+}
+
+/// The smallest arena known, if that is what stands in the way.
+fn smallest_of(error: &anyhow::Error) -> Option<Bytes> {
+    match error.downcast_ref::<Error>() {
+        Some(Error::DoesNotFit { smallest, .. }) => Some(*smallest),
+        _ => None,
+    }
+}
+
+/// Pixels of a PNG for each unit of the SVG: sharp on most screens and in print.
+const PNG_SCALE: f64 = 2.0;
+
+/// The two charts of the comparison.
+fn draw(folder: &Path, model: &str, rows: &[Row]) -> anyhow::Result<()> {
+    let batches = || rows.iter().map(|row| row.batch.to_string());
+    let x = || Axis::new("batch size", Unit::Count);
+    let memory = Chart::bars(
+        format!("Peak memory of {model}"),
+        x(),
+        Axis::new("peak memory", Unit::Bytes),
+        batches(),
+        vec![
+            Bars::new("plain", rows.iter().map(|row| row.plain.arena.get() as f64))
+                .notes(rows.iter().map(Row::plain_note)),
+            Bars::new("planned", rows.iter().map(Row::planned_bytes))
+                .notes(rows.iter().map(Row::reduction_note)),
+        ],
+    );
+    let latency = Chart::category_lines(
+        format!("Time of a step of {model}"),
+        x(),
+        Axis::new("time of a step", Unit::Seconds),
+        batches(),
+        vec![
+            Line::new("plain", points(rows, Row::plain_seconds)),
+            Line::new("planned", points(rows, Row::planned_seconds)).notes(
+                rows.iter()
+                    .filter(|row| row.planned_seconds().is_some())
+                    .map(Row::overhead_note),
+            ),
+        ],
+    );
+    for (name, chart) in [("peak_memory", memory), ("latency", latency)] {
+        let path = folder.join(format!("{model}_{name}"));
+        write_atomically(&path.with_extension("svg"), chart.to_svg().as_bytes())?;
+        write_atomically(&path.with_extension("png"), &chart.to_png(PNG_SCALE)?)?;
+        eprintln!("wrote {}.svg and .png", path.display());
+    }
+    Ok(())
+}
+
+/// A point for each row that has a value.
+fn points(rows: &[Row], value: fn(&Row) -> Option<f64>) -> Vec<[f64; 2]> {
+    let each = rows.iter().enumerate();
+    each.filter_map(|(i, row)| Some([i as f64, value(row)?]))
+        .collect()
+}

@@ -1,0 +1,151 @@
+//! The rows of a comparison as text, as CSV and as the notes of the charts.
+
+use std::fmt::Write as _;
+
+use super::{Planned, Row};
+use crate::summary::percent;
+
+/// What stands above the lines.
+pub(super) fn header() -> String {
+    format!(
+        "{:>5} {:>12} {:>12} {:>9} {:>10} {:>10} {:>9} {:>10} {:>10}  {}",
+        "batch",
+        "plain peak",
+        "planned peak",
+        "reduction",
+        "plain",
+        "planned",
+        "overhead",
+        "predicted",
+        "recomputed",
+        ""
+    )
+}
+
+impl Row {
+    fn planned(&self) -> Option<&Planned> {
+        self.planned.as_ref().ok()
+    }
+
+    pub(super) fn planned_bytes(&self) -> f64 {
+        let arena = self.planned().map(|p| p.pair.planned.measured.arena);
+        arena.map_or(f64::NAN, |arena| arena.get() as f64)
+    }
+
+    pub(super) fn plain_seconds(&self) -> Option<f64> {
+        let plain = self.planned()?.pair.plain.as_ref().ok()?;
+        Some(plain.time.as_secs_f64())
+    }
+
+    pub(super) fn planned_seconds(&self) -> Option<f64> {
+        Some(self.planned()?.pair.planned.time.as_secs_f64())
+    }
+
+    fn reduction(&self) -> Option<f64> {
+        self.planned()?;
+        Some(1.0 - self.planned_bytes() / self.plain.arena.get() as f64)
+    }
+
+    pub(super) fn plain_note(&self) -> String {
+        match self.planned().map(|p| p.pair.plain.is_err()) {
+            Some(true) => "does not fit".into(),
+            _ => String::new(),
+        }
+    }
+
+    pub(super) fn reduction_note(&self) -> String {
+        match self.reduction() {
+            Some(reduction) => format!("-{:.1} %", 100.0 * reduction),
+            None => "no plan fits".into(),
+        }
+    }
+
+    pub(super) fn overhead_note(&self) -> String {
+        let overhead = self.planned().and_then(|p| p.pair.overhead());
+        overhead.map_or(String::new(), |overhead| {
+            format!("{:+.1} %", 100.0 * overhead)
+        })
+    }
+
+    /// What a reader must know beside the numbers.
+    fn remark(&self) -> String {
+        let planned = match &self.planned {
+            Ok(planned) => planned,
+            Err(smallest) => {
+                return format!(
+                    "no plan fits in {}; the smallest arena known has {smallest}",
+                    self.budget
+                );
+            }
+        };
+        let mut remarks = Vec::new();
+        if planned.pair.plain.is_err() {
+            remarks.push("the plain step does not fit in memory");
+        } else if !planned.pair.interleaved {
+            remarks.push("one after the other: both do not fit at once");
+        }
+        if planned.checked {
+            remarks.push("every bit the same");
+        }
+        remarks.join("; ")
+    }
+}
+
+/// One row for a person.
+pub(super) fn line(row: &Row) -> String {
+    let seconds = |value: Option<f64>| value.map_or("-".into(), |s| format!("{s:.3} s"));
+    let dash = || "-".to_owned();
+    format!(
+        "{:>5} {:>12} {:>12} {:>9} {:>10} {:>10} {:>9} {:>10} {:>10}  {}",
+        row.batch,
+        row.plain.arena.to_string(),
+        row.planned()
+            .map_or_else(dash, |p| p.pair.planned.measured.arena.to_string()),
+        row.reduction().map_or_else(dash, percent),
+        seconds(row.plain_seconds()),
+        seconds(row.planned_seconds()),
+        row.overhead_note(),
+        row.planned().map_or_else(dash, |p| format!(
+            "{:+.1} %",
+            100.0 * p.fitted.planned.overhead()
+        )),
+        row.planned()
+            .map_or_else(dash, |p| p.fitted.audit.recomputed.to_string()),
+        row.remark()
+    )
+}
+
+/// All rows for a program; a cell without a value is empty.
+pub(super) fn csv(model: &str, strategy: &str, rows: &[Row]) -> String {
+    let mut csv = String::from(
+        "model,batch_size,strategy,budget_bytes,plain_peak_bytes,predicted_peak_bytes,measured_peak_bytes,\
+         reduction_percent,plain_seconds,planned_seconds,overhead_percent,predicted_overhead_percent,recomputed,\
+         bit_equal,remark\n",
+    );
+    for row in rows {
+        let number = |value: Option<f64>| value.map_or(String::new(), |v| v.to_string());
+        let count = |value: Option<u64>| value.map_or(String::new(), |v| v.to_string());
+        let planned = row.planned();
+        let cells = [
+            model.to_owned(),
+            row.batch.to_string(),
+            strategy.to_owned(),
+            row.budget.get().to_string(),
+            row.plain.arena.get().to_string(),
+            count(planned.map(|p| p.fitted.predicted.arena.get())),
+            count(planned.map(|p| p.pair.planned.measured.arena.get())),
+            number(row.reduction().map(|r| 100.0 * r)),
+            number(row.plain_seconds()),
+            number(row.planned_seconds()),
+            number(planned.and_then(|p| p.pair.overhead()).map(|o| 100.0 * o)),
+            number(planned.map(|p| 100.0 * p.fitted.planned.overhead())),
+            count(planned.map(|p| p.fitted.audit.recomputed as u64)),
+            planned
+                .filter(|p| p.checked)
+                .map_or(String::new(), |_| "yes".into()),
+            row.remark().replace([',', ';'], "."),
+        ];
+        writeln!(csv, "{}", cells.join(",")).expect("writing to a string cannot fail");
+    }
+    csv
+}

@@ -1,0 +1,88 @@
+//! `remat models`: what there is to train.
+
+use remat_graph::Bytes;
+use remat_models::{ModelOptions, build, names};
+use remat_profile::Analysis;
+use serde_json::json;
+
+/// List the models with their parameters and the activations that a sample leaves for the backward pass
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is told about one model.
+struct Row {
+    name: &'static str,
+    parameters: usize,
+    activations: Bytes,
+    input: &'static str,
+}
+
+/// Activations are counted at two batch sizes; their difference is what a sample adds.
+const BATCHES: [usize; 2] = [1, 2];
+
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let rows = names().map(row).collect::<anyhow::Result<Vec<Row>>>()?;
+    if arguments.json {
+        let row = |r: &Row| {
+            json!({
+                "name": r.name,
+                "parameters": r.parameters,
+                "activation_bytes_per_sample": r.activations.get(),
+                "input": r.input,
+            })
+        };
+        println!("{:#}", json!(rows.iter().map(row).collect::<Vec<_>>()));
+        return Ok(());
+    }
+    println!(
+        "{:<18} {:>12} {:>22}   of a sample of",
+        "model", "parameters", "activations"
+    );
+    for row in &rows {
+        println!(
+            "{:<18} {:>12} {:>22}   {}",
+            row.name,
+            millions(row.parameters),
+            row.activations.to_string(),
+            row.input
+        );
+    }
+    Ok(())
+}
+
+fn row(name: &'static str) -> anyhow::Result<Row> {
+    let mut counted = [Bytes::ZERO; 2];
+    let mut parameters = 0;
+    let mut input = "";
+    for (batch, counted) in BATCHES.into_iter().zip(&mut counted) {
+        let options = ModelOptions {
+            batch,
+            ..ModelOptions::default()
+        };
+        let model = build(name, &options)?;
+        parameters = model.parameter_count();
+        input = match model.program.tensor(model.inputs[0].tensor).shape.len() {
+            4 => "224 × 224 pixels",
+            _ if name.starts_with("mlp") => "1024 features",
+            _ => "128 tokens",
+        };
+        let graph = remat_engine::lower(&model.program, 1);
+        let activations = Analysis::new(&graph).activations;
+        *counted = activations.iter().map(|a| a.bytes).sum();
+    }
+    Ok(Row {
+        name,
+        parameters,
+        activations: counted[1] - counted[0],
+        input,
+    })
+}
+
+/// `25.6 M`
+pub(crate) fn millions(count: usize) -> String {
+    format!("{:.1} M", count as f64 / 1e6)
+}

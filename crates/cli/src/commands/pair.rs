@@ -1,0 +1,143 @@
+//! The plain step and the planned one, measured side by side.
+//!
+//! Their steps alternate, so that whatever else happens on the machine happens to both. The first
+//! step of each is warm-up; of the others the median counts. If both do not fit in memory at the
+//! same time they run one after the other.
+
+use std::time::{Duration, Instant};
+
+use remat::{Error, Fitted, Trainer};
+use remat_engine::{Engine, EngineError, Peak};
+use remat_models::Model;
+
+/// What a number of steps gave.
+#[derive(Clone, Debug)]
+pub(crate) struct Side {
+    /// The median, warm-up excluded.
+    pub(crate) time: Duration,
+    /// Of each step, warm-up included.
+    pub(crate) losses: Vec<f32>,
+    /// The same in every step, and equal to the prediction.
+    pub(crate) measured: Peak,
+}
+
+/// Both.
+pub(crate) struct Pair {
+    /// Why there is none, where the plain step does not fit in memory.
+    pub(crate) plain: Result<Side, EngineError>,
+    pub(crate) planned: Side,
+    /// Whether their steps alternated.
+    pub(crate) interleaved: bool,
+}
+
+/// One of the two on its way.
+struct Run<'m> {
+    trainer: Trainer<'m>,
+    times: Vec<Duration>,
+    losses: Vec<f32>,
+    measured: Peak,
+}
+
+impl<'m> Run<'m> {
+    fn new(model: &'m Model, engine: Engine, seed: u64) -> Run<'m> {
+        let measured = engine.predicted();
+        Run {
+            trainer: Trainer::new(model, engine, seed),
+            times: Vec::new(),
+            losses: Vec::new(),
+            measured,
+        }
+    }
+
+    fn step(&mut self) -> Result<(), Error> {
+        self.trainer.feed()?;
+        let started = Instant::now();
+        let report = self.trainer.run()?;
+        self.times.push(started.elapsed());
+        self.losses.push(report.loss);
+        self.measured = report.measured;
+        Ok(())
+    }
+
+    fn side(self) -> Side {
+        Side {
+            time: median(self.times[1..].to_vec()),
+            losses: self.losses,
+            measured: self.measured,
+        }
+    }
+}
+
+/// Runs one warm-up step and `steps` more of each.
+pub(crate) fn measure(
+    model: &Model,
+    fitted: &Fitted,
+    steps: usize,
+    seed: u64,
+) -> Result<Pair, Error> {
+    let mut planned = Run::new(model, fitted.engine(model)?, seed);
+    match Engine::new(&model.program, fitted.threads) {
+        Ok(engine) => {
+            let mut plain = Run::new(model, engine, seed);
+            for _ in 0..=steps {
+                plain.step()?;
+                planned.step()?;
+            }
+            Ok(Pair {
+                plain: Ok(plain.side()),
+                planned: planned.side(),
+                interleaved: true,
+            })
+        }
+        Err(EngineError::OutOfMemory { .. } | EngineError::Reserve { .. }) => {
+            for _ in 0..=steps {
+                planned.step()?;
+            }
+            let planned = planned.side();
+            Ok(Pair {
+                plain: plain_alone(model, fitted, steps, seed)?,
+                planned,
+                interleaved: false,
+            })
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The plain step with the memory to itself; inside, why it does not fit even then.
+fn plain_alone(
+    model: &Model,
+    fitted: &Fitted,
+    steps: usize,
+    seed: u64,
+) -> Result<Result<Side, EngineError>, Error> {
+    let engine = match Engine::new(&model.program, fitted.threads) {
+        Ok(engine) => engine,
+        Err(error) => return Ok(Err(error)),
+    };
+    let mut plain = Run::new(model, engine, seed);
+    for _ in 0..=steps {
+        plain.step()?;
+    }
+    Ok(Ok(plain.side()))
+}
+
+/// The middle one, the later of two; zero of none.
+pub(crate) fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    times.get(times.len() / 2).copied().unwrap_or_default()
+}
+
+impl Pair {
+    /// The measured time above the plain step's, as a share of it.
+    pub(crate) fn overhead(&self) -> Option<f64> {
+        let plain = self.plain.as_ref().ok()?.time.as_secs_f64();
+        Some(self.planned.time.as_secs_f64() / plain - 1.0)
+    }
+
+    /// Whether every loss has the same bits; nothing can be said without a plain run.
+    pub(crate) fn same_losses(&self) -> Option<bool> {
+        let bits = |side: &Side| side.losses.iter().map(|l| l.to_bits()).collect::<Vec<_>>();
+        Some(bits(self.plain.as_ref().ok()?) == bits(&self.planned))
+    }
+}

@@ -1,0 +1,303 @@
+//! `remat run`: train a model in a budget, stage by stage.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use remat::{Checked, Error, FitOptions, StepReport, Trainer, check_numbers, plain_peak};
+use remat_engine::{Engine, EngineError, Peak, lower};
+use remat_graph::Bytes;
+use remat_models::Model;
+use remat_plan::{NoWatch, Strategy};
+use serde_json::{Value, json};
+
+use super::Planning;
+use super::models::millions;
+use super::stages::{self, Lines, Staged, Times};
+use super::step::{Step, parse_count};
+use crate::exit::Promised;
+use crate::output;
+use crate::size::{Budget, parse_budget};
+
+/// Train a model on generated data in a byte budget
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  remat run resnet50 --batch-size 8 --budget 50% --steps 5
+  remat run bert-base --batch-size 4 --budget 2GiB --steps 100 --checkpoint bert.safetensors")]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    step: Step,
+    /// Samples in a batch
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = parse_count)]
+    batch_size: usize,
+    /// What the whole step may use: 3GiB, 800MiB, plain bytes, or 60% of the plain step's peak; without
+    /// one, the plain step runs
+    #[arg(long, value_parser = parse_budget, allow_hyphen_values = true)]
+    budget: Option<Budget>,
+    /// Do not plan: run the plain step, or refuse if it does not fit in the budget
+    #[arg(long)]
+    plain: bool,
+    /// Train up to this step
+    #[arg(long, value_name = "K", default_value_t = 3)]
+    steps: u64,
+    #[command(flatten)]
+    planning: Planning,
+    /// Take the times from this folder, which `remat profile` wrote, and do not measure
+    #[arg(long, value_name = "DIR")]
+    profile: Option<PathBuf>,
+    /// Start from these weights (safetensors)
+    #[arg(long, value_name = "FILE")]
+    weights: Option<PathBuf>,
+    /// Write the trained weights here (safetensors)
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+    /// After each step, write what the next one depends on here
+    #[arg(long, value_name = "FILE")]
+    checkpoint: Option<PathBuf>,
+    /// Go on from this checkpoint
+    #[arg(long, value_name = "FILE", conflicts_with = "weights")]
+    resume: Option<PathBuf>,
+    /// First compare the planned step with the plain one, bit by bit
+    #[arg(long)]
+    check: bool,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    output::check_folder(arguments.save.as_deref())?;
+    output::check_folder(arguments.checkpoint.as_deref())?;
+    let model = arguments.step.build(arguments.batch_size)?;
+    let options = arguments.step.fit_options(arguments.planning.options());
+    let lines = Lines {
+        shown: !arguments.json,
+        indent: "",
+    };
+    lines.line(
+        "model",
+        format!(
+            "{}, {} parameters, {}, {} threads",
+            model.program.name,
+            millions(model.parameter_count()),
+            arguments.step.optimizer,
+            options.threads
+        ),
+    );
+    let plain = plain_peak(&model, options.threads)?;
+    let (engine, staged) = set_up(arguments, &model, plain, &options, &lines)?;
+    let checked = match (&staged, arguments.check) {
+        (Some(staged), true) => Some(check(arguments, &model, staged, &lines)?),
+        _ => None,
+    };
+    let steps = train(arguments, &model, engine, &lines)?;
+    if arguments.json {
+        println!(
+            "{:#}",
+            report(&model, plain, staged.as_ref(), checked.as_ref(), &steps)
+        );
+    }
+    Ok(())
+}
+
+/// The engine that trains, and the stages that led to it unless it is the plain step's.
+fn set_up(
+    arguments: &Arguments,
+    model: &Model,
+    plain: Peak,
+    options: &FitOptions,
+    lines: &Lines,
+) -> anyhow::Result<(Engine, Option<Staged>)> {
+    let budget = arguments.budget.map(|budget| budget.resolve(plain.arena));
+    let Some(budget) = budget.filter(|_| !arguments.plain) else {
+        lines.line(
+            "plain",
+            format!("nothing is recomputed, an arena of {}", plain.arena),
+        );
+        return Ok((plain_engine(model, plain, budget, options)?, None));
+    };
+    let times = match &arguments.profile {
+        Some(folder) => {
+            let (name, batch) = (&arguments.step.model, arguments.batch_size);
+            let times = stages::read_times(folder, name, batch, model, options.threads)?;
+            Times::Given(Box::new(times))
+        }
+        None => Times::InBudget,
+    };
+    let limit = arguments.planning.limit()?;
+    let staged = stages::fit(model, plain, budget, times, options, limit, lines)?;
+    Ok((staged.fitted.engine(model)?, Some(staged)))
+}
+
+/// The plain step, refused before anything runs if it does not fit.
+fn plain_engine(
+    model: &Model,
+    plain: Peak,
+    budget: Option<Bytes>,
+    options: &FitOptions,
+) -> Result<Engine, Error> {
+    if let Some(budget) = budget.filter(|&budget| plain.arena > budget) {
+        return Err(Error::PlainDoesNotFit {
+            budget,
+            needed: plain.arena,
+            smallest: smallest(model, options)?,
+        });
+    }
+    match Engine::new(&model.program, options.threads) {
+        Ok(engine) => Ok(engine),
+        Err(source @ (EngineError::OutOfMemory { .. } | EngineError::Reserve { .. })) => {
+            Err(Error::PlainOutOfMemory {
+                smallest: smallest(model, options)?,
+                source,
+            })
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The smallest arena known. Peaks do not depend on times, so a guess of them will do.
+fn smallest(model: &Model, options: &FitOptions) -> Result<Bytes, Error> {
+    let graph = remat::estimate(&lower(&model.program, options.threads));
+    let mut options = options.clone();
+    options.plan.strategy = Strategy::Search;
+    Ok(remat::smallest(model, &graph, &options, &mut NoWatch)?.budget)
+}
+
+fn check(
+    arguments: &Arguments,
+    model: &Model,
+    staged: &Staged,
+    lines: &Lines,
+) -> anyhow::Result<Checked> {
+    let seed = arguments.step.seed;
+    let checked = check_numbers(model, &staged.fitted, arguments.steps.max(1), seed)?;
+    lines.line("check", check_text(&checked)?);
+    Ok(checked)
+}
+
+/// What a comparison found, or an error that names the first difference.
+pub(crate) fn check_text(checked: &Checked) -> Result<String, Promised> {
+    let Checked {
+        steps,
+        tensors,
+        numbers,
+        ..
+    } = checked;
+    match checked.differences.first() {
+        None => Ok(format!(
+            "{tensors} tensors ({} numbers: losses, gradients, parameters, buffers) after {steps} steps: every bit \
+             is the plain step's",
+            millions(*numbers)
+        )),
+        Some(difference) => Err(Promised(format!(
+            "{} of {tensors} tensors differ from the plain step's after {steps} steps; the first is {}, whose \
+             number {} is {} and not {}",
+            checked.differences.len(),
+            difference.name,
+            difference.first.0,
+            difference.first.2,
+            difference.first.1,
+        ))),
+    }
+}
+
+/// A step and how long it took.
+struct Timed {
+    report: StepReport,
+    predicted: Peak,
+    seconds: f64,
+}
+
+fn train(
+    arguments: &Arguments,
+    model: &Model,
+    engine: Engine,
+    lines: &Lines,
+) -> anyhow::Result<Vec<Timed>> {
+    let predicted = engine.predicted();
+    let mut trainer = Trainer::new(model, engine, arguments.step.seed);
+    if let Some(path) = &arguments.weights {
+        trainer.load_weights(path)?;
+    }
+    if let Some(path) = &arguments.resume {
+        trainer.resume(path)?;
+        let done = trainer.steps_done();
+        lines.line("resume", format!("after step {done} of {}", path.display()));
+    }
+    if lines.shown {
+        println!(
+            "\n{:>6}  {:>12}  {:>9}  {:>14}  {:>14}",
+            "step", "loss", "time", "predicted peak", "measured peak"
+        );
+    }
+    let mut steps = Vec::new();
+    while trainer.steps_done() < arguments.steps {
+        trainer.feed()?;
+        let started = Instant::now();
+        let report = trainer.run()?;
+        let seconds = started.elapsed().as_secs_f64();
+        if let Some(path) = &arguments.checkpoint {
+            trainer.save_checkpoint(path)?;
+        }
+        if lines.shown {
+            println!(
+                "{:>6}  {:>12.6}  {:>7.3} s  {:>14}  {:>14}",
+                report.step,
+                report.loss,
+                seconds,
+                predicted.arena.to_string(),
+                report.measured.arena.to_string()
+            );
+        }
+        steps.push(Timed {
+            report,
+            predicted,
+            seconds,
+        });
+    }
+    if let Some(path) = &arguments.save {
+        trainer.save_weights(path)?;
+        eprintln!("wrote {}", path.display());
+    }
+    Ok(steps)
+}
+
+fn report(
+    model: &Model,
+    plain: Peak,
+    staged: Option<&Staged>,
+    checked: Option<&Checked>,
+    steps: &[Timed],
+) -> Value {
+    let step = |timed: &Timed| {
+        json!({
+            "step": timed.report.step,
+            "loss": timed.report.loss,
+            "loss_bits": timed.report.loss.to_bits(),
+            "seconds": timed.seconds,
+            "predicted_peak_bytes": timed.predicted.arena.get(),
+            "measured_peak_bytes": timed.report.measured.arena.get(),
+        })
+    };
+    let fitted = staged.map(|staged| {
+        let fitted = &staged.fitted;
+        json!({
+            "budget_bytes": fitted.budget.get(),
+            "strategy": fitted.planned.plan.strategy,
+            "live_peak_bytes": fitted.predicted.live.get(),
+            "arena_bytes": fitted.predicted.arena.get(),
+            "recomputed_runs": fitted.audit.recomputed,
+            "predicted_overhead": fitted.planned.overhead(),
+            "rounds": fitted.rounds,
+            "profile_seconds": staged.profile_time.as_secs_f64(),
+            "plan_seconds": staged.plan_time.as_secs_f64(),
+        })
+    });
+    json!({
+        "model": model.program.name,
+        "plain_peak_bytes": plain.arena.get(),
+        "planned": fitted,
+        "numbers_compared": checked.map(|checked| checked.numbers),
+        "steps": steps.iter().map(step).collect::<Vec<_>>(),
+    })
+}

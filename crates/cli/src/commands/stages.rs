@@ -1,0 +1,161 @@
+//! The stages on the terminal: profile, plan, rewrite, verify, place, a line each.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use remat::{FitOptions, Fitted, fit_profiled};
+use remat_engine::{Peak, lower};
+use remat_graph::{Bytes, Graph, Micros, Phase};
+use remat_models::Model;
+
+use crate::exit::UsageError;
+use crate::progress::Meter;
+use crate::summary::percent;
+
+/// Lines of a name and a text, unless nobody wants to read them.
+pub(crate) struct Lines {
+    pub(crate) shown: bool,
+    /// Before every line.
+    pub(crate) indent: &'static str,
+}
+
+impl Lines {
+    pub(crate) fn line(&self, name: &str, text: impl std::fmt::Display) {
+        if self.shown {
+            println!("{}{name:<9} {text}", self.indent);
+        }
+    }
+}
+
+/// A fitted step, with how long the stages took.
+pub(crate) struct Staged {
+    pub(crate) fitted: Fitted,
+    pub(crate) profile_time: Duration,
+    pub(crate) plan_time: Duration,
+}
+
+/// Where the times come from.
+pub(crate) enum Times {
+    /// Runs of the plain step.
+    Plain,
+    /// Runs within the budget.
+    InBudget,
+    /// These.
+    Given(Box<Graph>),
+}
+
+/// Fits a step into a budget, and prints each stage when it is over.
+pub(crate) fn fit(
+    model: &Model,
+    plain: Peak,
+    budget: Bytes,
+    times: Times,
+    options: &FitOptions,
+    limit: Option<Duration>,
+    lines: &Lines,
+) -> anyhow::Result<Staged> {
+    let share = |bytes: Bytes| percent(bytes.get() as f64 / plain.arena.get().max(1) as f64);
+    let of_plain = format!("{} of the plain step's {}", share(budget), plain.arena);
+    lines.line("budget", format!("{budget}, {of_plain}"));
+    let started = Instant::now();
+    let graph = match times {
+        Times::Plain => remat::profile_plain(model, options)?,
+        Times::InBudget => remat::profile(model, budget, options)?,
+        Times::Given(graph) => *graph,
+    };
+    let profile_time = started.elapsed();
+    lines.line("profile", profile_text(&graph, profile_time));
+    let mut meter = Meter::new(limit);
+    let fitted = fit_profiled(model, &graph, budget, options, &mut meter);
+    meter.clear();
+    let plan_time = meter.elapsed();
+    let fitted = fitted?;
+    lines.line("plan", plan_text(&fitted, plan_time));
+    lines.line("rewrite", rewrite_text(&fitted));
+    lines.line("verify", verify_text(&fitted));
+    lines.line("place", place_text(&fitted));
+    Ok(Staged {
+        fitted,
+        profile_time,
+        plan_time,
+    })
+}
+
+fn profile_text(graph: &Graph, took: Duration) -> String {
+    let nodes = graph.nodes().iter().filter(|n| n.phase != Phase::Input);
+    let time: Micros = nodes.clone().map(|n| n.time).sum();
+    format!(
+        "{} nodes, {time} a step (measured in {:.1} s)",
+        nodes.count(),
+        took.as_secs_f64()
+    )
+}
+
+fn plan_text(fitted: &Fitted, took: Duration) -> String {
+    let planned = &fitted.planned;
+    format!(
+        "{} recomputes {} nodes for {} more time (decided in {:.1} s)",
+        planned.plan.strategy.as_deref().unwrap_or("the planner"),
+        planned.stats.recomputed,
+        percent(planned.overhead()),
+        took.as_secs_f64()
+    )
+}
+
+fn rewrite_text(fitted: &Fitted) -> String {
+    let rewritten = &fitted.rewritten;
+    let clones = rewritten.is_clone.iter().filter(|clone| **clone).count();
+    format!(
+        "{} nodes, {clones} of them clones that rebuild {} tensors",
+        rewritten.graph.nodes().len(),
+        rewritten.extractions.len()
+    )
+}
+
+fn verify_text(fitted: &Fitted) -> String {
+    let runs: u32 = fitted.audit.runs.iter().sum();
+    format!(
+        "{runs} runs replayed, no violation, peak {}",
+        fitted.audit.peak
+    )
+}
+
+fn place_text(fitted: &Fitted) -> String {
+    let rounds = match fitted.rounds {
+        1 => String::new(),
+        rounds => format!(", after {rounds} plans"),
+    };
+    format!(
+        "an arena of {}, within the budget{rounds}",
+        fitted.predicted.arena
+    )
+}
+
+/// The times of a profile that `remat profile` wrote, on this step's own graph.
+pub(crate) fn read_times(
+    folder: &std::path::Path,
+    name: &str,
+    batch: usize,
+    model: &Model,
+    threads: usize,
+) -> anyhow::Result<Graph> {
+    let (_, profiled) = remat_profile::read_profile(folder, name, batch)
+        .with_context(|| format!("the profile in {} is of no use", folder.display()))?;
+    let graph = lower(&model.program, threads);
+    let times: Vec<Micros> = profiled.nodes().iter().map(|n| n.time).collect();
+    let same = graph.nodes().len() == times.len()
+        && graph
+            .nodes()
+            .iter()
+            .zip(profiled.nodes())
+            .all(|(ours, its)| ours.name == its.name && ours.op == its.op)
+        && graph.storages() == profiled.storages();
+    match same {
+        true => Ok(graph.with_times(&times)?),
+        false => Err(UsageError(format!(
+            "the profile in {} is of another step; profile this one with the same model, sizes and optimizer",
+            folder.display()
+        ))
+        .into()),
+    }
+}

@@ -1,0 +1,80 @@
+//! Which training step: the arguments of every verb that runs one.
+
+use remat::FitOptions;
+use remat_models::{Model, ModelOptions, build};
+use remat_plan::Options;
+use remat_profile::MeasureOptions;
+use remat_program::Optimizer;
+
+use crate::exit::UsageError;
+
+/// A model, its sizes, and how it trains.
+#[derive(clap::Args)]
+pub(crate) struct Step {
+    /// The model, by name; `remat models` lists them
+    pub(crate) model: String,
+    /// Height and width of the images, for models that see images
+    #[arg(long, value_name = "N", default_value_t = 224, value_parser = parse_count)]
+    pub(crate) image_size: usize,
+    /// Tokens in a sequence, for models that read text
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = parse_count)]
+    pub(crate) sequence: usize,
+    /// How parameters are updated
+    #[arg(long, default_value = "adam", value_parser = ["adam", "adamw", "sgd"])]
+    pub(crate) optimizer: String,
+    /// How far an update goes
+    #[arg(long, value_name = "RATE", default_value_t = 3e-4)]
+    pub(crate) learning_rate: f32,
+    /// Threads that run a kernel [default: all cores]
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    pub(crate) threads: Option<usize>,
+    /// Of the weights, the data and the dropout
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
+}
+
+impl Step {
+    /// The model's training step at this batch size.
+    pub(crate) fn build(&self, batch: usize) -> anyhow::Result<Model> {
+        if !(self.learning_rate.is_finite() && self.learning_rate >= 0.0) {
+            let rate = self.learning_rate;
+            let text = format!("a learning rate of {rate} makes no sense; give a number from zero");
+            return Err(UsageError(text).into());
+        }
+        let optimizer = match self.optimizer.as_str() {
+            "sgd" => Optimizer::sgd(self.learning_rate),
+            "adamw" => Optimizer::adamw(self.learning_rate),
+            _ => Optimizer::adam(self.learning_rate),
+        };
+        let options = ModelOptions {
+            batch,
+            image_size: self.image_size,
+            sequence: self.sequence,
+            optimizer: Some(optimizer),
+            ..ModelOptions::default()
+        };
+        Ok(build(&self.model, &options)?)
+    }
+
+    /// How to fit it, with this planner.
+    pub(crate) fn fit_options(&self, plan: Options) -> FitOptions {
+        let defaults = FitOptions::default();
+        FitOptions {
+            threads: self.threads.unwrap_or(defaults.threads),
+            plan,
+            measure: MeasureOptions {
+                seed: self.seed,
+                ..defaults.measure
+            },
+            seed: self.seed,
+        }
+    }
+}
+
+/// A count of at least one; the signature is what `clap` wants.
+pub(crate) fn parse_count(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) | Err(_) => Err("is not a whole number above zero".into()),
+        Ok(count) => Ok(count),
+    }
+}

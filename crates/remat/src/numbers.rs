@@ -1,0 +1,165 @@
+//! The same numbers: the planned step against the plain one, bit by bit.
+//!
+//! In: a model and a fitted step. Out: how many numbers were compared, and every tensor that differs.
+//!
+//! Three runs of the same steps on the same data. The plain step and the planned step, each exactly
+//! as it trains: losses, parameters, buffers and optimizer state are compared. Then both once more
+//! with the gradients kept to the end of the step, in the same orders of runs, since a step
+//! that trains lets go of each gradient as soon as it is used. One engine exists at a time.
+
+use remat_engine::{Engine, lower};
+use remat_graph::{NodeId, StorageId, with_frees};
+use remat_models::{Model, Values};
+
+use crate::checkpoint::persistent;
+use crate::trainer::read;
+use crate::{Error, Fitted, Trainer};
+
+/// What a comparison found.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Checked {
+    /// Steps that each run took.
+    pub steps: u64,
+    /// Tensors that were compared: the loss of each step, gradients, parameters, buffers and state.
+    pub tensors: usize,
+    /// Numbers that were compared.
+    pub numbers: usize,
+    /// Those that are not the same; empty is what it should be.
+    pub differences: Vec<Difference>,
+}
+
+/// A tensor that is not the same.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Difference {
+    /// What it is.
+    pub name: String,
+    /// How many of its numbers differ.
+    pub count: usize,
+    /// The first of them: its index, the plain value and the planned one.
+    pub first: (usize, f64, f64),
+}
+
+impl Checked {
+    /// Whether every bit is the same.
+    pub fn is_equal(&self) -> bool {
+        self.differences.is_empty()
+    }
+}
+
+/// Runs `steps` steps plain and as planned, and compares every number that they leave.
+///
+/// # Errors
+/// If the plain step does not fit in the machine's memory, or a measured peak is not the predicted
+/// one. A difference is no error but a finding.
+pub fn check_numbers(
+    model: &Model,
+    fitted: &Fitted,
+    steps: u64,
+    seed: u64,
+) -> Result<Checked, Error> {
+    let plain_order = fitted.graph.natural_order();
+    let keeping = with_gradients(model);
+    let threads = fitted.threads;
+    let plain = Engine::new(&model.program, threads)?;
+    let plain = Left::after(model, plain, steps, seed, persistent(&model.program))?;
+    let planned = fitted.engine(model)?;
+    let planned = Left::after(model, planned, steps, seed, persistent(&model.program))?;
+    let mut checked = Checked {
+        steps,
+        ..Checked::default()
+    };
+    checked.compare(model, &plain, &planned);
+    drop((plain, planned));
+
+    let gradients: Vec<StorageId> = model.gradients.iter().map(|&(_, g)| g).collect();
+    let run = |order: &[NodeId]| {
+        let steps_of = with_frees(&lower(&keeping.program, threads), order);
+        let engine = Engine::with_schedule(&keeping.program, &steps_of, threads)?;
+        Left::after(&keeping, engine, steps, seed, gradients.clone())
+    };
+    let (plain, planned) = (run(&plain_order)?, run(&fitted.order())?);
+    checked.compare(&keeping, &plain, &planned);
+    Ok(checked)
+}
+
+/// The same step with its gradients among the outputs.
+fn with_gradients(model: &Model) -> Model {
+    let mut keeping = model.clone();
+    for &(_, gradient) in &model.gradients {
+        if !keeping.program.outputs.contains(&gradient) {
+            keeping.program.outputs.push(gradient);
+        }
+    }
+    keeping
+}
+
+/// What a run left.
+struct Left {
+    losses: Vec<f32>,
+    tensors: Vec<(StorageId, Values)>,
+}
+
+impl Left {
+    fn after(
+        model: &Model,
+        engine: Engine,
+        steps: u64,
+        seed: u64,
+        tensors: Vec<StorageId>,
+    ) -> Result<Left, Error> {
+        let mut trainer = Trainer::new(model, engine, seed);
+        let mut losses = Vec::new();
+        for _ in 0..steps {
+            losses.push(trainer.step()?.loss);
+        }
+        let each = |id| Ok((id, read(trainer.engine(), id)?));
+        Ok(Left {
+            losses,
+            tensors: tensors
+                .into_iter()
+                .map(each)
+                .collect::<Result<_, Error>>()?,
+        })
+    }
+}
+
+impl Checked {
+    fn compare(&mut self, model: &Model, plain: &Left, planned: &Left) {
+        let losses = |left: &Left| Values::F32(left.losses.clone());
+        self.compare_one("the loss of each step", &losses(plain), &losses(planned));
+        for ((id, plain), (_, planned)) in plain.tensors.iter().zip(&planned.tensors) {
+            self.compare_one(&model.program.tensor(*id).name, plain, planned);
+        }
+    }
+
+    fn compare_one(&mut self, name: &str, plain: &Values, planned: &Values) {
+        self.tensors += 1;
+        self.numbers += plain.len();
+        let differing: Vec<(usize, f64, f64)> = match (plain, planned) {
+            (Values::F32(a), Values::F32(b)) => {
+                let pairs = a.iter().zip(b).enumerate();
+                let differ = pairs.filter(|(_, (a, b))| a.to_bits() != b.to_bits());
+                differ
+                    .map(|(i, (&a, &b))| (i, f64::from(a), f64::from(b)))
+                    .collect()
+            }
+            (Values::I64(a), Values::I64(b)) => {
+                let pairs = a.iter().zip(b).enumerate();
+                let differ = pairs.filter(|(_, (a, b))| a != b);
+                differ
+                    .map(|(i, (&a, &b))| (i, a as f64, b as f64))
+                    .collect()
+            }
+            (Values::F32(_), Values::I64(_)) | (Values::I64(_), Values::F32(_)) => {
+                unreachable!("both runs are of one program")
+            }
+        };
+        if let Some(&first) = differing.first() {
+            self.differences.push(Difference {
+                name: name.into(),
+                count: differing.len(),
+                first,
+            });
+        }
+    }
+}
