@@ -12,7 +12,7 @@ use remat_verify::Violations;
 
 /// Something on the command line makes no sense.
 pub(crate) const USAGE: u8 = 2;
-/// No plan fits in the budget.
+/// No plan fits in the budget, or the step not in the memory limit.
 pub(crate) const INFEASIBLE: u8 = 3;
 /// A plan breaks a rule, or a step was not what was promised.
 pub(crate) const VIOLATION: u8 = 4;
@@ -27,7 +27,7 @@ Exit codes:
   0  done
   1  something else went wrong
   2  the command line makes no sense
-  3  no plan fits in the budget, or the plain step does not fit (nothing is run or written)
+  3  no plan fits in the budget, or the step not in the memory limit (nothing is run or written)
   4  a plan breaks a rule, or a step was not what was promised
   5  a file cannot be read or written, or does not hold what it should";
 
@@ -53,8 +53,12 @@ pub(crate) fn code(error: &anyhow::Error) -> ExitCode {
         if cause.is::<FileError>() {
             return Some(BAD_FILE);
         }
-        if cause.is::<ProfileError>() {
-            return Some(BAD_FILE);
+        match cause.downcast_ref::<ProfileError>() {
+            Some(ProfileError::NodeDoesNotFit { .. } | ProfileError::LimitTooSmall { .. }) => {
+                return Some(INFEASIBLE);
+            }
+            Some(ProfileError::Engine(_)) | None => {}
+            Some(_) => return Some(BAD_FILE),
         }
         if cause.is::<Violations>() || cause.is::<RewriteError>() || cause.is::<Promised>() {
             return Some(VIOLATION);

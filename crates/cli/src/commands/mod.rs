@@ -7,6 +7,7 @@ mod models;
 mod pair;
 mod plan;
 mod plan_profile;
+mod profile;
 mod rewrite;
 mod run;
 mod stages;
@@ -23,6 +24,7 @@ use crate::exit::UsageError;
 /// What to do.
 #[derive(Subcommand)]
 pub(crate) enum Command {
+    Profile(profile::Arguments),
     Plan(plan::Arguments),
     Frontier(frontier::Arguments),
     Rewrite(rewrite::Arguments),
@@ -36,6 +38,7 @@ pub(crate) enum Command {
 impl Command {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self {
+            Command::Profile(arguments) => profile::run(&arguments),
             Command::Plan(arguments) => plan::run(&arguments),
             Command::Frontier(arguments) => frontier::run(&arguments),
             Command::Rewrite(arguments) => rewrite::run(&arguments),
