@@ -11,6 +11,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
+use crate::bench_profile;
 use crate::python;
 use crate::repo::{Repo, output};
 
@@ -58,8 +59,9 @@ const ROUNDS: usize = 4;
 pub(crate) fn run(repo: &Repo, words: &[String]) -> Result<()> {
     match words.split_first() {
         Some((name, cases)) if name == "engine" => engine(repo, cases),
+        Some((name, [])) if name == "profile" => bench_profile::run(repo),
         _ => bail!(
-            "which benchmark? There is `engine`, followed by the names of its cases or nothing"
+            "which benchmark? There are `profile`, and `engine` followed by the names of its cases or nothing"
         ),
     }
 }

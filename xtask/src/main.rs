@@ -3,6 +3,7 @@
 //! Each task is one file. A task gets the words after its name, and either succeeds or says what to do.
 
 mod bench;
+mod bench_profile;
 mod boundaries;
 mod commands;
 mod documents;
@@ -34,7 +35,7 @@ const TASKS: [Task; 3] = [
     },
     Task {
         name: "bench",
-        summary: "measure against PyTorch and archive: engine [CASE…]",
+        summary: "measure and assert: profile; against PyTorch: engine [CASE…]",
         run: bench::run,
     },
     Task {

@@ -40,7 +40,11 @@ pub(crate) fn of_one(profiled: &Profiled, limit: Option<Bytes>) -> Vec<Picture> 
     let rank = || Axis::new("rank of the node", Unit::Count);
     let nodes = |what: &str, y: Axis, value: fn(&NodeStats) -> f64| {
         let groups = by_gtype(&profile.nodes, value);
-        with_boundaries(profiled, Chart::columns(title(what), rank(), y, groups))
+        with_boundaries(
+            profiled,
+            Chart::columns(title(what), rank(), y, groups),
+            Some,
+        )
     };
     let activations = |what: &str, y: Axis, value: &dyn Fn(&ActivationStats) -> f64| {
         let item = |a: &ActivationStats| (f64::from(a.creation), value(a), a.name.clone());
@@ -108,8 +112,8 @@ pub(crate) fn of_batch_sizes(all: &[Profiled], limit: Option<Bytes>) -> Vec<Pict
         Bars::new(*name, all.iter().map(of))
     });
     let lines = all.iter().map(|p| {
-        let points = p.breakdowns.iter().enumerate();
-        let points = points.map(|(rank, b)| [rank as f64, b.total().get() as f64]);
+        let bytes = running(p).map(|rank| p.breakdowns[rank].total());
+        let points = bytes.enumerate().map(|(at, b)| [at as f64, b.get() as f64]);
         Line::new(format!("batch {}", p.profile.batch_size), points)
     });
     let peak = Chart::bars(
@@ -126,18 +130,18 @@ pub(crate) fn of_batch_sizes(all: &[Profiled], limit: Option<Bytes>) -> Vec<Pict
         sizes(),
         layers.collect(),
     );
-    let over_rank = Chart::lines(
+    let over_step = Chart::lines(
         format!("Memory over the step of {model}"),
-        Axis::new("rank of the node", Unit::Count),
-        Axis::new("live memory", Unit::Bytes),
+        nodes_run(),
+        live_memory(),
         lines.collect(),
     );
+    let over_step = with_boundaries(&all[0], over_step, |at| {
+        running(&all[0]).position(|rank| rank == at)
+    });
     vec![
         (format!("{model}_peak_memory"), with_limit(peak, limit)),
-        (
-            format!("{model}_memory"),
-            with_limit(with_boundaries(&all[0], over_rank), limit),
-        ),
+        (format!("{model}_memory"), with_limit(over_step, limit)),
         (format!("{model}_breakdown"), with_limit(stacked, limit)),
     ]
 }
@@ -152,42 +156,54 @@ fn by_gtype(nodes: &[NodeStats], value: fn(&NodeStats) -> f64) -> Vec<Columns> {
     groups.collect()
 }
 
-/// Live bytes by what they are for, against rank.
+/// Live bytes by what they are for, over the nodes that run.
 fn memory(profiled: &Profiled, title: String) -> Chart {
     let layers = LAYERS.iter().enumerate().map(|(layer, (name, _))| {
-        let values = profiled.breakdowns.iter();
+        let values = running(profiled).map(|rank| &profiled.breakdowns[rank]);
         Area::new(*name, values.map(|b| layer_bytes(b, layer).get() as f64))
     });
-    let chart = Chart::areas(
-        title,
-        Axis::new("rank of the node", Unit::Count),
-        Axis::new("live memory", Unit::Bytes),
-        layers.collect(),
-    );
-    with_boundaries(profiled, chart)
+    let chart = Chart::areas(title, nodes_run(), live_memory(), layers.collect());
+    with_boundaries(profiled, chart, |at| {
+        running(profiled).position(|rank| rank == at)
+    })
 }
 
-/// Marks where the passes begin. The optimizer's nodes may stand among those of the backward pass.
-fn with_boundaries(profiled: &Profiled, chart: Chart) -> Chart {
-    let graph = &profiled.graph;
-    let first_forward = graph
-        .node_ids()
-        .find(|&n| graph.node(n).phase == remat_graph::Phase::Forward);
+/// The ranks of the nodes that run. A step may begin with more sources than it has nodes, and
+/// nothing happens there.
+fn running(profiled: &Profiled) -> impl Iterator<Item = usize> {
+    let order = profiled.graph.natural_order();
+    order.into_iter().map(NodeId::index)
+}
+
+fn nodes_run() -> Axis {
+    Axis::new("nodes run", Unit::Count)
+}
+
+fn live_memory() -> Axis {
+    Axis::new("live memory", Unit::Bytes)
+}
+
+/// Marks where the passes begin, at the place of each rank. The optimizer's nodes stand among those
+/// of the backward pass, so only the first of them is marked.
+fn with_boundaries(
+    profiled: &Profiled,
+    chart: Chart,
+    place: impl Fn(usize) -> Option<usize>,
+) -> Chart {
     let boundaries = &profiled.analysis.boundaries;
-    let marks: [(Option<NodeId>, &str); 3] = [
-        (first_forward, "forward"),
+    let marks: [(Option<NodeId>, &str); 2] = [
         (boundaries.first_backward, "backward"),
         (boundaries.first_optimizer, "first update"),
     ];
-    let marks = marks.into_iter().filter_map(|(at, name)| Some((at?, name)));
-    marks.fold(chart, |chart, (at, name)| {
-        chart.boundary(at.index() as f64, name)
-    })
+    let marks = marks
+        .into_iter()
+        .filter_map(|(at, name)| Some((place(at?.index())?, name)));
+    marks.fold(chart, |chart, (at, name)| chart.boundary(at as f64, name))
 }
 
 fn with_limit(chart: Chart, limit: Option<Bytes>) -> Chart {
     match limit {
-        Some(limit) => chart.limit(limit.get() as f64, format!("limit {limit}")),
+        Some(limit) => chart.limit(limit.get() as f64, "memory limit"),
         None => chart,
     }
 }
