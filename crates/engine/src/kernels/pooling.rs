@@ -9,10 +9,13 @@ use super::lanes::vectorised;
 use super::tasks::chunks_mut2;
 use crate::Threads;
 use remat_program::op::{Pooling, Window};
+use std::hint::select_unpredictable;
 use std::ops::Range;
 
 /// Channels at a time: their running values stay in the first-level cache.
 const CHUNK: usize = 64;
+/// Channels of a maximum at a time: two registers of values and two of positions.
+const LANES: usize = 16;
 
 /// Most positions of a max-pooling window: the position of the maximum is kept in a `u8`.
 const POSITIONS: usize = 255;
@@ -130,35 +133,54 @@ vectorised! {
     fn max_row<A>(dims: &Pooling, row: usize, x: &[f32], y: &mut [f32], index: &mut [u8]) {
         let [vertical, horizontal] = Axis::both(&dims.window);
         let (image, oh) = (row / vertical.out_len, row % vertical.out_len);
-        for ow in 0..horizontal.out_len {
-            for channel in (0..dims.channels).step_by(CHUNK) {
-                let width = CHUNK.min(dims.channels - channel);
-                let (mut best, mut position) = ([f32::NEG_INFINITY; CHUNK], [0i32; CHUNK]);
-                // A window of nothing but -∞ points at its first pixel.
-                let first = vertical.taps(oh).start * horizontal.kernel + horizontal.taps(ow).start;
-                position.fill(first as i32);
-                for kh in vertical.taps(oh) {
-                    for kw in horizontal.taps(ow) {
-                        let pixel = (image * vertical.len + vertical.at(oh, kh)) * horizontal.len
-                            + horizontal.at(ow, kw);
-                        let x = &x[pixel * dims.channels + channel..][..width];
-                        let here = (kh * horizontal.kernel + kw) as i32;
-                        for l in 0..width {
-                            // Without a short circuit, so that it compiles to blends.
-                            let wins = (x[l] > best[l]) | x[l].is_nan();
-                            best[l] = if wins { x[l] } else { best[l] };
-                            position[l] = if wins { here } else { position[l] };
-                        }
-                    }
+        let channels = dims.channels;
+        // The window's elements of channel 0, and their positions.
+        let mut taps = [(0, 0); POSITIONS];
+        let outputs = y.chunks_exact_mut(channels).zip(index.chunks_exact_mut(channels));
+        for (ow, (y, index)) in outputs.enumerate() {
+            let mut count = 0;
+            for kh in vertical.taps(oh) {
+                for kw in horizontal.taps(ow) {
+                    let pixel = (image * vertical.len + vertical.at(oh, kh)) * horizontal.len
+                        + horizontal.at(ow, kw);
+                    taps[count] = (pixel * channels, (kh * horizontal.kernel + kw) as i32);
+                    count += 1;
                 }
-                let out = ow * dims.channels + channel;
-                y[out..out + width].copy_from_slice(&best[..width]);
-                for (index, position) in index[out..out + width].iter_mut().zip(position) {
-                    *index = position as u8;
-                }
+            }
+            let taps = &taps[..count];
+            let whole = channels - channels % LANES;
+            for channel in (0..whole).step_by(LANES) {
+                max_lanes::<LANES>(x, taps, channel, y, index);
+            }
+            for channel in whole..channels {
+                max_lanes::<1>(x, taps, channel, y, index);
             }
         }
     }
+}
+
+/// The maxima of one window in `W` channels, which stay in registers.
+#[inline(always)]
+fn max_lanes<const W: usize>(
+    x: &[f32],
+    taps: &[(usize, i32)],
+    channel: usize,
+    y: &mut [f32],
+    index: &mut [u8],
+) {
+    // A window of nothing but -∞ points at its first pixel.
+    let first = taps.first().map_or(0, |tap| tap.1);
+    let (mut best, mut position) = ([f32::NEG_INFINITY; W], [first; W]);
+    for &(at, here) in taps {
+        let x = &x[at + channel..][..W];
+        for l in 0..W {
+            let wins = (x[l] > best[l]) | x[l].is_nan();
+            best[l] = select_unpredictable(wins, x[l], best[l]);
+            position[l] = select_unpredictable(wins, here, position[l]);
+        }
+    }
+    y[channel..channel + W].copy_from_slice(&best);
+    index[channel..channel + W].copy_from_slice(&position.map(|position| position as u8));
 }
 
 vectorised! {
@@ -177,7 +199,8 @@ vectorised! {
                         let (dy, index) = (&dy[at..at + width], &index[at..at + width]);
                         let tap = vertical.tap(oh, h) * horizontal.kernel + horizontal.tap(ow, w);
                         for l in 0..width {
-                            sum[l] += if index[l] == tap as u8 { dy[l] } else { 0.0 };
+                            let mask = 0u32.wrapping_sub(u32::from(index[l] == tap as u8));
+                            sum[l] += f32::from_bits(dy[l].to_bits() & mask);
                         }
                     }
                 }
