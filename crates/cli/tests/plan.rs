@@ -222,6 +222,14 @@ fn the_frontier_is_monotone_in_both_directions() {
 }
 
 #[test]
+fn a_time_limit_ends_with_the_best_plan_so_far_and_says_so() {
+    let folder = Folder::new("limit");
+    let ran = folder.remat("plan @resnet50-b32 --budget 60% --effort 10 --time-limit 0.3");
+    let out = ran.works();
+    assert!(out.contains("stopped at the time limit"), "{out}");
+}
+
+#[test]
 fn help_names_the_exit_codes() {
     let folder = Folder::new("help");
     let out = folder.remat("--help").works();

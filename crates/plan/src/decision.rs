@@ -208,6 +208,45 @@ impl RangeMax {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::chain;
+    use remat_graph::with_frees;
+
+    fn reasons(graph: &Graph, order: &[u32]) -> Vec<Reason> {
+        let order: Vec<NodeId> = order.iter().copied().map(NodeId).collect();
+        let steps = with_frees(graph, &order);
+        let timeline = Timeline::new(graph, &steps).expect("valid");
+        let decisions = decisions(graph, &steps, &timeline);
+        decisions.iter().map(|d| d.reason).collect()
+    }
+
+    #[test]
+    fn each_activation_has_the_reason_that_is_true_of_the_plan() {
+        // f0 f1 f2 f3 b3 b2 f1 b1 b0: f1 is dropped and made again from f0. The peak of 41 is at b3,
+        // which lies between f2's uses and not between f3's.
+        let mut graph = chain(4);
+        let order = [1, 2, 3, 4, 5, 6, 2, 7, 8];
+        let kept = Reason::FeedsRecomputation;
+        let expected = [kept, Reason::MakesRoom, Reason::Fits, Reason::OffPeak];
+        assert_eq!(reasons(&graph, &order), expected);
+
+        // The same with an f2 that may run only once.
+        let mut parts = graph.into_parts();
+        parts.nodes[3].effect = Effect::Once;
+        graph = Graph::new(parts).expect("still a graph");
+        assert_eq!(reasons(&graph, &order)[2], Reason::RunsOnce);
+
+        // An f2 that takes 5 µs costs more per byte than f1, which was dropped.
+        let mut times = vec![Micros(1.0); 9];
+        times[3] = Micros(5.0);
+        let graph = chain(4).with_times(&times).expect("nine nodes");
+        assert_eq!(reasons(&graph, &order)[2], Reason::CostlyPerByte);
+
+        // f1 and f2 are dropped; f1 is made for f2 and again for itself.
+        let order = [1, 2, 3, 4, 5, 2, 3, 6, 2, 7, 8];
+        assert_eq!(reasons(&chain(4), &order)[1], Reason::MakesRoom);
+        let plain = [1, 2, 3, 4, 5, 6, 7, 8];
+        assert_eq!(reasons(&chain(4), &plain), [Reason::PlainStepFits; 4]);
+    }
 
     #[test]
     fn range_max_equals_a_plain_scan() {

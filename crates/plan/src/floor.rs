@@ -98,3 +98,43 @@ fn touched(graph: &Graph, id: NodeId) -> (Vec<StorageId>, Bytes) {
     let bytes: Bytes = touched.iter().map(|&s| graph.storage(s).bytes).sum();
     (touched, bytes + node.workspace)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::chain;
+
+    #[test]
+    fn the_floor_is_the_node_that_needs_most() {
+        // Inputs 1, then b1 reads an activation and a gradient and writes a gradient: 1 + 3 × 10.
+        let mut parts = chain(3).into_parts();
+        let expected = floor(&chain(3));
+        assert_eq!(expected.bytes, Bytes(31));
+        assert_eq!(parts.nodes[expected.at.expect("a node").index()].name, "b1");
+        assert_eq!(expected.coexisting.len(), 4);
+
+        // With scratch, f1 needs more: 1 + 2 × 10 + 15.
+        parts.nodes[2].workspace = Bytes(15);
+        let graph = Graph::new(parts.clone()).expect("a graph");
+        let found = floor(&graph);
+        assert_eq!((found.bytes, found.at), (Bytes(36), Some(NodeId(2))));
+        assert_eq!(found.workspace, Bytes(15));
+
+        // Everything must be there at the end: 1 + 6 × 10.
+        parts.outputs = (1..=6).map(StorageId).collect();
+        let graph = Graph::new(parts.clone()).expect("a graph");
+        let found = floor(&graph);
+        assert_eq!((found.bytes, found.at), (Bytes(61), None));
+        assert_eq!(found.moment, "the end of the step");
+    }
+
+    #[test]
+    fn a_node_that_nothing_needs_does_not_count() {
+        let mut parts = chain(3).into_parts();
+        parts.outputs = vec![StorageId(1)];
+        parts.targets = vec![NodeId(1)];
+        // Only f0 must run: 1 + 10.
+        let graph = Graph::new(parts).expect("a graph");
+        assert_eq!(floor(&graph).bytes, Bytes(11));
+    }
+}
