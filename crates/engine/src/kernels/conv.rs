@@ -76,7 +76,8 @@ impl Taps<'_> {
     }
 }
 
-impl Layout for Taps<'_> {
+// SAFETY: `left` finds slices of the image or of zeros; each pixel of the grid has a place of its own.
+unsafe impl Layout for Taps<'_> {
     fn left(
         &self,
         segment: usize,

@@ -26,8 +26,11 @@ const TASK_ROWS: usize = 16 * TILE_ROWS;
 /// Floats of packed panels up to which they stay in the second-level cache (400 KiB of 512), so that a
 /// task may go along its rows, which writes the result in order; that was up to 10 % faster.
 const RESIDENT: usize = 100 << 10;
-/// Tasks below which columns are shared out as well as rows.
-const TASKS: usize = 8;
+/// Tasks below which columns are shared out as well as rows: enough that two threads end within a few
+/// percent of each other.
+const TASKS: usize = 32;
+/// The same for a transposed left operand, whose rows every task packs for itself.
+const PACKING_TASKS: usize = 8;
 /// Floats of the right operand that are packed at a time (4 MiB) when all threads share them.
 pub(super) const SHARED_PACK: usize = 1 << 20;
 /// The same for a product that one thread computes on its own (256 KiB, half a second-level cache).
@@ -39,9 +42,13 @@ const PACK_COLS: usize = 256;
 pub(super) static ZEROS: [f32; BLOCK_DEPTH] = [0.0; BLOCK_DEPTH];
 
 /// Where the operands of a product lie.
-pub(super) trait Layout: Sync {
-    /// Sets `starts[i]` to the elements `depth` of row `rows.start + i` in `segment`. They are
-    /// readable as long as the layout is borrowed. At most [`ZEROS`]' length is asked for at once.
+///
+/// # Safety
+/// What `left` finds is readable as long as the layout is borrowed, and no two rows that `result` finds
+/// overlap.
+pub(super) unsafe trait Layout: Sync {
+    /// Sets `starts[i]` to the elements `depth` of row `rows.start + i` in `segment`. At most
+    /// [`ZEROS`]' length is asked for at once.
     fn left(
         &self,
         segment: usize,
@@ -51,8 +58,7 @@ pub(super) trait Layout: Sync {
     );
     /// Where the matrix of `segment` starts in the right operand.
     fn right(&self, segment: usize) -> usize;
-    /// Sets `starts[i]` to the index in the result at which row `rows.start + i` starts. No two rows
-    /// overlap.
+    /// Sets `starts[i]` to the index in the result at which row `rows.start + i` starts.
     fn result(&self, rows: Range<usize>, starts: &mut [usize]);
 }
 
@@ -62,6 +68,16 @@ pub(super) enum LeftOperand<'a> {
     Rows,
     /// Stored transposed: element `p` of row `r` is `data[p · pitch + r]`. One segment only.
     Columns { data: &'a [f32], pitch: usize },
+}
+
+impl LeftOperand<'_> {
+    /// How many tasks a product should have, at least.
+    fn tasks(&self) -> usize {
+        match self {
+            LeftOperand::Rows => TASKS,
+            LeftOperand::Columns { .. } => PACKING_TASKS,
+        }
+    }
 }
 
 /// A product to compute.
@@ -175,12 +191,12 @@ impl Shape {
         TASK_ROWS * self.block_len()
     }
 
-    /// Rows and columns of a task, out of `cols` columns.
-    fn task(&self, cols: usize) -> (usize, usize) {
+    /// Rows and columns of a task, out of `cols` columns, if there should be `tasks`.
+    fn task(&self, cols: usize, tasks: usize) -> (usize, usize) {
         let chunks = self.rows.div_ceil(TASK_ROWS);
         let rows = self.rows.div_ceil(chunks).next_multiple_of(TILE_ROWS);
         let panels = cols.div_ceil(TILE_COLS);
-        let groups = TASKS.div_ceil(chunks).min(panels);
+        let groups = tasks.div_ceil(chunks).min(panels);
         (rows, panels.div_ceil(groups) * TILE_COLS)
     }
 }
@@ -236,7 +252,7 @@ pub(super) fn multiply(
                 blocks,
             };
             let (task_rows, task_cols) = match crew {
-                Crew::All(_) => shape.task(cols.len()),
+                Crew::All(_) => shape.task(cols.len(), product.left.tasks()),
                 Crew::One => (TASK_ROWS, pack_cols),
             };
             let groups = cols.len().div_ceil(task_cols);
