@@ -8,6 +8,8 @@
 //! position modulo the stride; each class meets its own taps and no others, so that nothing is
 //! multiplied by a zero that the stride put there.
 //!
+//! Windows of 3 × 3 and stride 1 over enough pixels and channels go to [`super::conv_winograd`] instead.
+//!
 //! An image of few channels (the first layer) would make for very short segments. There, a segment is a
 //! whole row of the window, which is contiguous in an image that was padded first.
 
