@@ -230,6 +230,19 @@ fn a_time_limit_ends_with_the_best_plan_so_far_and_says_so() {
 }
 
 #[test]
+fn a_model_is_measured_and_planned_by_name() {
+    let folder = Folder::new("model");
+    let out = folder.remat("plan mlp --batch-size 64 --budget 99% --json");
+    let said: serde_json::Value = serde_json::from_str(&out.works()).expect("JSON");
+    assert!(said["peak_bytes"].as_u64() <= said["budget_bytes"].as_u64());
+    assert!(said["plain_time_us"].as_f64() > Some(0.0));
+    let line = "plan mlp --budget 99%";
+    folder.remat(line).fails(2, &["--batch-size"]);
+    let line = "plan mpl --batch-size 4 --budget 99%";
+    folder.remat(line).fails(2, &["mpl", "mlp"]);
+}
+
+#[test]
 fn help_names_the_exit_codes() {
     let folder = Folder::new("help");
     let out = folder.remat("--help").works();

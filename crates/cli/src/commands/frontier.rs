@@ -7,6 +7,7 @@ use remat_plan::{Frontier, Planned, Status};
 use serde_json::{Value, json};
 
 use super::Planning;
+use super::step::parse_count;
 use crate::progress::Meter;
 use crate::summary::percent;
 use crate::{input, output};
@@ -14,8 +15,11 @@ use crate::{input, output};
 /// Plan at many budgets, from the plain step's peak down to the smallest that is feasible
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// The training step, a remat.graph/1 file
+    /// The training step: a remat.graph/1 file, or a model's name with --batch-size
     graph: PathBuf,
+    /// Measure the plain step of the model GRAPH at this batch size, and plan that
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    batch_size: Option<usize>,
     /// How many budgets
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(2..=1000))]
     points: u16,
@@ -32,7 +36,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     output::check_folder(arguments.out.as_deref())?;
     let limit = arguments.planning.limit()?;
-    let graph = input::graph(&arguments.graph)?;
+    let graph = input::graph_or_model(&arguments.graph, arguments.batch_size)?;
     let mut meter = Meter::new(limit);
     let options = arguments.planning.options();
     let points = usize::from(arguments.points);

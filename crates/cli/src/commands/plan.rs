@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use remat_graph::Timeline;
 
+use super::step::parse_count;
 use super::{Planning, plan_profile};
 use crate::progress::Meter;
 use crate::size::{Budget, parse_budget};
@@ -12,9 +13,12 @@ use crate::{input, output, summary};
 /// Decide which activations to keep and which to recompute under a byte budget
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// The training step, a remat.graph/1 file
+    /// The training step: a remat.graph/1 file, or a model's name with --batch-size
     #[arg(required_unless_present = "node_stats")]
     graph: Option<PathBuf>,
+    /// Measure the plain step of the model GRAPH at this batch size, and plan that
+    #[arg(long, value_name = "N", value_parser = parse_count, conflicts_with = "node_stats")]
+    batch_size: Option<usize>,
     #[command(flatten)]
     profile: Profile,
     /// What the whole step may use: 3GiB, 800MiB, plain bytes, or 60% of the plain step's peak
@@ -62,7 +66,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             arguments.json,
         );
     };
-    let graph = input::graph(path)?;
+    let graph = input::graph_or_model(path, arguments.batch_size)?;
     let plain_peak = Timeline::natural(&graph).peak;
     let budget = arguments.budget.resolve(plain_peak);
     if budget > plain_peak {
