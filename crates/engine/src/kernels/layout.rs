@@ -75,6 +75,15 @@ fn permute_slab(x: &[f32], sizes: [usize; 3], steps: [usize; 3], y: &mut [f32]) 
 /// A tile is gathered before it is written, a line at a time: steps of a power of two would
 /// otherwise put its lines into the same few places of the cache.
 fn transpose(x: &[f32], sizes: [usize; 2], x_steps: [usize; 2], y: &mut [f32], y_step: usize) {
+    if sizes[1] < TILE {
+        // Few enough lines are written at a time, as when an image's three colours are joined.
+        for j in 0..sizes[1] {
+            for i in 0..sizes[0] {
+                y[i * y_step + j] = x[i * x_steps[0] + j * x_steps[1]];
+            }
+        }
+        return;
+    }
     for i0 in (0..sizes[0]).step_by(TILE) {
         let height = TILE.min(sizes[0] - i0);
         for j0 in (0..sizes[1]).step_by(TILE) {
