@@ -277,9 +277,11 @@ fn summary(repo: &Repo, results: &[Comparison<'_>]) -> Result<String> {
         .find_map(|line| line.strip_prefix("model name"))
         .unwrap_or("unknown");
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load = load.split(' ').next().unwrap_or_default();
     let mut text = format!(
         "# Our training step against PyTorch's eager step\n\n\
-         `cargo xtask bench engine` at commit {}, on {} with {cores} cores. Versions of PyTorch and the models: `python/requirements.txt`.\n\n\
+         `cargo xtask bench engine` at commit {}, on {} with {cores} cores; load average at the end {load}. Versions of PyTorch and the models: `python/requirements.txt`.\n\n\
          ResNet-152: batch 4, 224 × 224, SGD with momentum. BERT-base, masked language model: batch 8 × 128, Adam, dropout 0.1. \
          PyTorch with its fused optimizers and its default memory layout. Both sides took turns, {ROUNDS} steps each after one that is not \
          counted. Times and ratios (ours ÷ PyTorch's, below 1 is faster) are least / median. Our peak is the whole arena; \
