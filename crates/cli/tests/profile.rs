@@ -93,7 +93,7 @@ fn what_cannot_be_is_refused_before_anything_is_written() {
     folder.remat("profile mpl").fails(2, &["mlp"]);
     folder
         .remat("profile mlp --batch-size 0")
-        .fails(2, &["batch of 0"]);
+        .fails(2, &["batch-size"]);
     folder
         .remat("profile mlp --measured 0")
         .fails(2, &["measured"]);

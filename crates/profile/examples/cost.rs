@@ -15,6 +15,8 @@ use remat_program::Optimizer;
 
 /// How far the sum of the nodes' times may be from the whole step.
 const SUM_BOUND: f64 = 0.03;
+/// Rounds of which the median counts.
+const ROUNDS: usize = 3;
 /// How much profiling may cost, in plain steps for each step that it runs.
 const COST_BOUND: f64 = 1.3;
 
@@ -37,21 +39,15 @@ fn main() -> ExitCode {
     write_batch(&mut engine, &model);
 
     let steps = MeasureOptions::default();
-    let before = plain_steps(&mut engine, steps.steps());
-    let started = Instant::now();
-    let measurement = measure(&mut engine, &steps, &mut HostSpill::new(), &mut |_| {});
-    let profiling = started.elapsed().as_secs_f64();
-    let after = plain_steps(&mut engine, steps.measured);
-
-    // Plain steps before and after, so that a machine that slows down shows in both.
-    let plain = median([&before[1..], &after].concat());
-    let measurement = measurement.expect("the batch is good and host memory can be had");
-    let sum = measurement
-        .profile(&name, options.batch, "cpu")
-        .step_time()
-        .get();
-    let difference = sum / plain - 1.0;
-    let cost = profiling / (plain * steps.steps() as f64);
+    // The very first step meets cold memory.
+    plain_step(&mut engine);
+    let rounds: Vec<Round> = (0..ROUNDS)
+        .map(|_| Round::run(&mut engine, &steps))
+        .collect();
+    let of = |value: fn(&Round) -> f64| median(rounds.iter().map(value).collect());
+    let (plain, sum, profiling) = (of(|r| r.plain), of(|r| r.sum), of(|r| r.profiling));
+    let difference = of(|r| r.sum / r.plain - 1.0);
+    let cost = of(|r| r.profiling / r.plain) / steps.steps() as f64;
     let peak = engine.predicted().arena.get();
     println!("{HEADER}");
     println!(
@@ -69,18 +65,41 @@ fn main() -> ExitCode {
     }
 }
 
-/// The seconds of each of `count` steps without the profiler.
-fn plain_steps(engine: &mut Engine, count: usize) -> Vec<f64> {
-    let step = |number| {
-        let context = StepContext {
-            seed: 0,
-            step: number,
-        };
+/// Profiling between two plain steps, so that a machine that slows down shows in both. In seconds.
+struct Round {
+    /// The mean of the plain steps before and after.
+    plain: f64,
+    /// The sum of the nodes' times.
+    sum: f64,
+    /// The whole of the profiling.
+    profiling: f64,
+}
+
+impl Round {
+    fn run(engine: &mut Engine, steps: &MeasureOptions) -> Round {
+        let before = plain_step(engine);
         let started = Instant::now();
-        engine.run(context).expect("the batch is good");
-        started.elapsed().as_secs_f64()
-    };
-    (1..=count as u64).map(step).collect()
+        let measurement = measure(engine, steps, &mut HostSpill::new(), &mut |_| {});
+        let profiling = started.elapsed().as_secs_f64();
+        let after = plain_step(engine);
+        let graph = measurement
+            .expect("the batch is good and host memory can be had")
+            .graph;
+        Round {
+            plain: (before + after) / 2.0,
+            sum: graph.nodes().iter().map(|n| n.time.seconds()).sum(),
+            profiling,
+        }
+    }
+}
+
+/// The seconds of one step without the profiler.
+fn plain_step(engine: &mut Engine) -> f64 {
+    let started = Instant::now();
+    engine
+        .run(StepContext { seed: 0, step: 1 })
+        .expect("the batch is good");
+    started.elapsed().as_secs_f64()
 }
 
 fn median(mut seconds: Vec<f64>) -> f64 {

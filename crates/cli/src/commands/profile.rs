@@ -10,16 +10,15 @@ use anyhow::Context as _;
 use remat_engine::{Engine, Spill, lower};
 use remat_graph::{Bytes, Graph, Timeline, write_atomically};
 use remat_models::data::batch;
-use remat_models::{Model, ModelOptions, Values, build};
+use remat_models::{Model, Values};
 use remat_profile::{
     Analysis, Breakdown, FileSpill, HostSpill, Limited, MeasureOptions, Origin, Profile,
     breakdowns, measure, write_profile,
 };
-use remat_program::Optimizer;
 
 use self::meter::Meter;
 use self::pictures::Picture;
-use crate::exit::UsageError;
+use super::step::{Step, parse_count};
 use crate::size::{Budget, parse_budget};
 
 /// Measure where the time and the bytes of a training step go
@@ -30,37 +29,26 @@ Examples:
   remat profile bert-base --batch-sizes 4,8,16,32 --out bert
   remat profile resnet152 --batch-size 32 --memory-limit 2GiB --spill-dir /mnt/scratch")]
 pub(crate) struct Arguments {
-    /// The model, by name
-    model: String,
+    #[command(flatten)]
+    step: Step,
     /// Samples in a batch
     #[arg(
         long,
         value_name = "N",
         default_value_t = 4,
+        value_parser = parse_count,
         conflicts_with = "batch_sizes"
     )]
     batch_size: usize,
     /// Profile one after the other and draw them side by side
-    #[arg(long, value_name = "N,N,…", value_delimiter = ',')]
+    #[arg(long, value_name = "N,N,…", value_delimiter = ',', value_parser = parse_count)]
     batch_sizes: Vec<usize>,
-    /// Tokens in a sequence, for models that read text
-    #[arg(long, value_name = "N", default_value_t = 128)]
-    sequence: usize,
-    /// Height and width of the images, for models that see images
-    #[arg(long, value_name = "N", default_value_t = 224)]
-    image_size: usize,
-    /// How parameters are updated
-    #[arg(long, default_value = "adam", value_parser = ["adam", "adamw", "sgd", "none"])]
-    optimizer: String,
     /// Steps whose times are discarded
     #[arg(long, value_name = "N", default_value_t = 1)]
     warmup: usize,
     /// Steps whose times count
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = parse_count)]
     measured: usize,
-    /// Threads that run a kernel [default: all cores]
-    #[arg(long, value_name = "N", value_parser = parse_count)]
-    threads: Option<usize>,
     /// Run the step in this much memory by swapping idle tensors out: 3GiB, or 60% of its peak
     #[arg(long, value_name = "BYTES", value_parser = parse_budget, allow_hyphen_values = true)]
     memory_limit: Option<Budget>,
@@ -79,14 +67,6 @@ pub(crate) struct Arguments {
     /// Show no progress
     #[arg(long, short)]
     quiet: bool,
-}
-
-/// A count of at least one; the signature is what `clap` wants.
-fn parse_count(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(0) | Err(_) => Err("is not a whole number above zero".into()),
-        Ok(count) => Ok(count),
-    }
 }
 
 /// One profile with everything that is told about it.
@@ -124,7 +104,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         false => arguments.batch_sizes.clone(),
     };
     // Every model is built before the first one runs, so that a mistake costs no time.
-    let models = sizes.iter().map(|&size| model(arguments, size));
+    let models = sizes.iter().map(|&size| arguments.step.build(size));
     let models = models.collect::<anyhow::Result<Vec<Model>>>()?;
     std::fs::create_dir_all(&arguments.out)
         .with_context(|| format!("cannot make the folder {}", arguments.out.display()))?;
@@ -143,28 +123,6 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         println!("{:#}", serde_json::Value::from(summaries));
     }
     Ok(())
-}
-
-fn model(arguments: &Arguments, batch: usize) -> anyhow::Result<Model> {
-    if batch == 0 {
-        return Err(UsageError("a batch of 0 samples has nothing to profile".into()).into());
-    }
-    // The rate has no influence on time or bytes; small enough for any model not to diverge.
-    const LEARNING_RATE: f32 = 1e-4;
-    let optimizer = match arguments.optimizer.as_str() {
-        "adam" => Some(Optimizer::adam(LEARNING_RATE)),
-        "adamw" => Some(Optimizer::adamw(LEARNING_RATE)),
-        "sgd" => Some(Optimizer::sgd(LEARNING_RATE)),
-        _ => None,
-    };
-    let options = ModelOptions {
-        batch,
-        image_size: arguments.image_size,
-        sequence: arguments.sequence,
-        optimizer,
-        ..Default::default()
-    };
-    build(&arguments.model, &options).map_err(|error| UsageError(error.to_string()).into())
 }
 
 /// Profiles, writes the files and prints the summary of one batch size.
@@ -186,14 +144,14 @@ fn profile_one(arguments: &Arguments, size: usize, model: &Model) -> anyhow::Res
 }
 
 fn measure_one(arguments: &Arguments, size: usize, model: &Model) -> anyhow::Result<Profiled> {
-    let threads = match arguments.threads {
+    let threads = match arguments.step.threads {
         Some(threads) => threads,
         None => std::thread::available_parallelism().map_or(1, usize::from),
     };
     let options = MeasureOptions {
         warmup: arguments.warmup,
         measured: arguments.measured,
-        ..Default::default()
+        seed: arguments.step.seed,
     };
     let graph = lower(&model.program, threads);
     let plain_peak = Timeline::natural(&graph).peak;
@@ -201,7 +159,7 @@ fn measure_one(arguments: &Arguments, size: usize, model: &Model) -> anyhow::Res
         .memory_limit
         .map(|limit| limit.resolve(plain_peak));
     let mut meter = Meter::new(
-        format!("profiling {}, batch {size}", arguments.model),
+        format!("profiling {}, batch {size}", arguments.step.model),
         arguments.quiet,
     );
     let mut watch = |progress| meter.show(progress);
@@ -209,7 +167,7 @@ fn measure_one(arguments: &Arguments, size: usize, model: &Model) -> anyhow::Res
     let measurement = match limit {
         Some(limit) if limit < plain_peak => {
             let mut limited = Limited::new(&model.program, threads, limit)?;
-            write_batch(&mut limited.engine, model)?;
+            write_batch(&mut limited.engine, model, options.seed)?;
             limited
                 .engine
                 .set_spill(spill(arguments.spill_dir.as_deref())?);
@@ -218,7 +176,7 @@ fn measure_one(arguments: &Arguments, size: usize, model: &Model) -> anyhow::Res
         }
         _ => {
             let mut engine = Engine::new(&model.program, threads)?;
-            write_batch(&mut engine, model)?;
+            write_batch(&mut engine, model, options.seed)?;
             let mut spill = spill(arguments.spill_dir.as_deref())?;
             measure(&mut engine, &options, spill.as_mut(), &mut watch)
         }
@@ -227,7 +185,7 @@ fn measure_one(arguments: &Arguments, size: usize, model: &Model) -> anyhow::Res
     let measurement = measurement?;
     let analysis = Analysis::new(&measurement.graph);
     Ok(Profiled {
-        profile: measurement.profile(&arguments.model, size, "cpu"),
+        profile: measurement.profile(&arguments.step.model, size, "cpu"),
         breakdowns: breakdowns(&measurement.graph, &analysis),
         graph: measurement.graph,
         analysis,
@@ -256,8 +214,8 @@ fn spill(folder: Option<&Path>) -> anyhow::Result<Box<dyn Spill + Send>> {
     }
 }
 
-fn write_batch(engine: &mut Engine, model: &Model) -> anyhow::Result<()> {
-    for (tensor, values) in batch(model, 0, 1) {
+fn write_batch(engine: &mut Engine, model: &Model, seed: u64) -> anyhow::Result<()> {
+    for (tensor, values) in batch(model, seed, 1) {
         match values {
             Values::F32(values) => engine.write_f32(tensor, &values)?,
             Values::I64(values) => engine.write_i64(tensor, &values)?,
