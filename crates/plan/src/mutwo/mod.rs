@@ -4,15 +4,15 @@
 //!
 //! Method. All activations start as kept. Then, until the peak is under the budget:
 //! 1. the swap candidate is the one with the longest `inactive_time`, the recompute candidate the one
-//!    with the highest `recompute_ratio = memory_size / total_recomp_time` ([`table`]);
+//!    with the highest `recompute_ratio = memory_size / total_recomp_time` (`table`);
 //! 2. the one that costs less time is taken; without swapping, always the recompute candidate;
-//! 3. existing recomputations and remaining candidates are brought up to date ([`table`]), or the
-//!    transfer channel is ([`swap`]);
+//! 3. existing recomputations and remaining candidates are brought up to date (`table`), or the
+//!    transfer channel is (`swap`);
 //! 4. memory is simulated again.
 //!
 //! Two simulations serve step 4. With a graph, the schedule is really built and replayed
-//! ([`emit`]), so that the algorithm stops on the true peak. Without edges (profiler files alone),
-//! live intervals are added up ([`activation_level`]).
+//! (`emit`), so that the algorithm stops on the true peak. Without edges (profiler files alone),
+//! live intervals are added up (`activation_level`).
 //!
 //! Invariants: the natural order is kept; ties go to the lower id; each round takes one activation,
 //! so there are at most as many rounds as activations.
