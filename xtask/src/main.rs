@@ -3,6 +3,7 @@
 //! Each task is one file. A task gets the words after its name, and either succeeds or says what to do.
 
 mod bench;
+mod bench_compare;
 mod bench_profile;
 mod boundaries;
 mod commands;
@@ -35,7 +36,7 @@ const TASKS: [Task; 3] = [
     },
     Task {
         name: "bench",
-        summary: "measure and assert: profile; against PyTorch: engine [CASE…]",
+        summary: "measure and archive: profile; engine or compare [CASE…]",
         run: bench::run,
     },
     Task {

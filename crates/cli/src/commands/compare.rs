@@ -127,7 +127,7 @@ fn measure(arguments: &Arguments, batch: usize) -> anyhow::Result<Row> {
         fitted => fitted,
     };
     let fitted = fitted?.fitted;
-    let seed = arguments.step.seed;
+    let seed = arguments.step.training.seed;
     let pair = pair::measure(&model, &fitted, arguments.steps, seed)?;
     let checked = match arguments.check && pair.plain.is_ok() {
         true => check_text(&check_numbers(&model, &fitted, 1, seed)?).map(|_| true)?,

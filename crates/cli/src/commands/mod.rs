@@ -4,6 +4,7 @@ mod compare;
 mod demo;
 mod frontier;
 mod models;
+mod numeric;
 mod pair;
 mod plan;
 mod plan_profile;

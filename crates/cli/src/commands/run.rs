@@ -80,7 +80,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             "{}, {} parameters, {}, {} threads",
             model.program.name,
             millions(model.parameter_count()),
-            arguments.step.optimizer,
+            arguments.step.training.optimizer,
             options.threads
         ),
     );
@@ -169,7 +169,7 @@ fn check(
     staged: &Staged,
     lines: &Lines,
 ) -> anyhow::Result<Checked> {
-    let seed = arguments.step.seed;
+    let seed = arguments.step.training.seed;
     let checked = check_numbers(model, &staged.fitted, arguments.steps.max(1), seed)?;
     lines.line("check", check_text(&checked)?);
     Ok(checked)
@@ -215,7 +215,7 @@ fn train(
     lines: &Lines,
 ) -> anyhow::Result<Vec<Timed>> {
     let predicted = engine.predicted();
-    let mut trainer = Trainer::new(model, engine, arguments.step.seed);
+    let mut trainer = Trainer::new(model, engine, arguments.step.training.seed);
     if let Some(path) = &arguments.weights {
         trainer.load_weights(path)?;
     }

@@ -13,6 +13,13 @@ use crate::exit::UsageError;
 pub(crate) struct Step {
     /// The model, by name; `remat models` lists them
     pub(crate) model: String,
+    #[command(flatten)]
+    pub(crate) training: Training,
+}
+
+/// The sizes of a step, and how it trains.
+#[derive(clap::Args)]
+pub(crate) struct Training {
     /// Height and width of the images, for models that see images
     #[arg(long, value_name = "N", default_value_t = 224, value_parser = parse_count)]
     pub(crate) image_size: usize,
@@ -36,6 +43,18 @@ pub(crate) struct Step {
 impl Step {
     /// The model's training step at this batch size.
     pub(crate) fn build(&self, batch: usize) -> anyhow::Result<Model> {
+        self.training.build(&self.model, batch)
+    }
+
+    /// How to fit it, with this planner.
+    pub(crate) fn fit_options(&self, plan: Options) -> FitOptions {
+        self.training.fit_options(plan)
+    }
+}
+
+impl Training {
+    /// One training step of `model` at this batch size.
+    pub(crate) fn build(&self, model: &str, batch: usize) -> anyhow::Result<Model> {
         if !(self.learning_rate.is_finite() && self.learning_rate >= 0.0) {
             let rate = self.learning_rate;
             let text = format!("a learning rate of {rate} makes no sense; give a number from zero");
@@ -53,7 +72,7 @@ impl Step {
             optimizer: Some(optimizer),
             ..ModelOptions::default()
         };
-        Ok(build(&self.model, &options)?)
+        Ok(build(model, &options)?)
     }
 
     /// How to fit it, with this planner.

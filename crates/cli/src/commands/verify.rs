@@ -1,4 +1,4 @@
-//! `remat verify`: the independent check of a plan.
+//! `remat verify`: the independent check of a plan, or of a planned step's numbers.
 
 use std::path::PathBuf;
 
@@ -6,25 +6,36 @@ use anyhow::Context as _;
 use remat_graph::read_plan;
 use serde_json::json;
 
+use super::numeric;
 use crate::input;
 
 /// Replay a plan with independent code and report everything that is wrong with it
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// The training step, a remat.graph/1 file
+    /// The training step, a remat.graph/1 file; with --numeric, a model's name
     graph: PathBuf,
     /// The plan, a remat.plan/1 file
-    plan: PathBuf,
+    #[arg(required_unless_present = "numeric", conflicts_with = "numeric")]
+    plan: Option<PathBuf>,
+    /// Plan and run a model, and compare every number with the plain step's
+    #[arg(long)]
+    numeric: bool,
+    #[command(flatten)]
+    numbers: numeric::Arguments,
     /// Print the audit as JSON
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let Some(path) = &arguments.plan else {
+        let model = arguments.graph.to_string_lossy();
+        return numeric::run(&model, &arguments.numbers, arguments.json);
+    };
     let graph = input::graph(&arguments.graph)?;
-    let plan = read_plan(&arguments.plan)?;
+    let plan = read_plan(path)?;
     let audit = remat_verify::verify(&graph, &plan)
-        .with_context(|| format!("{} is not valid", arguments.plan.display()))?;
+        .with_context(|| format!("{} is not valid", path.display()))?;
     if arguments.json {
         let audit = json!({
             "valid": true,

@@ -1,0 +1,57 @@
+//! `remat verify --numeric`: the planned step's numbers against the plain step's.
+
+use remat::{check_numbers, plain_peak};
+use serde_json::json;
+
+use super::Planning;
+use super::run::check_text;
+use super::stages::{self, Lines, Times};
+use super::step::{Training, parse_count};
+use crate::size::{Budget, parse_budget};
+
+/// What is run.
+#[derive(clap::Args)]
+#[command(next_help_heading = "With --numeric")]
+pub(crate) struct Arguments {
+    /// Samples in a batch
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = parse_count)]
+    batch_size: usize,
+    /// What the planned step may use: 3GiB, 800MiB, plain bytes, or 60% of the plain step's peak
+    #[arg(long, default_value = "60%", value_parser = parse_budget, allow_hyphen_values = true)]
+    budget: Budget,
+    /// Steps before the numbers are compared
+    #[arg(long, value_name = "K", default_value_t = 2, value_parser = parse_count)]
+    steps: usize,
+    #[command(flatten)]
+    training: Training,
+    #[command(flatten)]
+    planning: Planning,
+}
+
+pub(crate) fn run(name: &str, arguments: &Arguments, json: bool) -> anyhow::Result<()> {
+    let model = arguments.training.build(name, arguments.batch_size)?;
+    let options = arguments.training.fit_options(arguments.planning.options());
+    let plain = plain_peak(&model, options.threads)?;
+    let budget = arguments.budget.resolve(plain.arena);
+    let lines = Lines {
+        shown: !json,
+        indent: "",
+    };
+    let limit = arguments.planning.limit()?;
+    let staged = stages::fit(&model, plain, budget, Times::Plain, &options, limit, &lines)?;
+    let checked = check_numbers(&model, &staged.fitted, arguments.steps as u64, options.seed)?;
+    let text = check_text(&checked)?;
+    lines.line("check", text);
+    if json {
+        let found = json!({
+            "equal": true,
+            "model": model.program.name,
+            "steps": checked.steps,
+            "tensors": checked.tensors,
+            "numbers": checked.numbers,
+            "recomputed_runs": staged.fitted.audit.recomputed,
+        });
+        println!("{found:#}");
+    }
+    Ok(())
+}

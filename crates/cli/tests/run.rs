@@ -1,0 +1,243 @@
+//! `remat run`, `remat compare` and `remat models` as a user meets them.
+
+mod command;
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+
+use command::Folder;
+use serde_json::Value;
+
+/// Small steps of a network with dropout, whose activations are most of its memory.
+const SMALL: &str = "transformer-tiny --batch-size 8 --optimizer sgd --effort 0";
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).expect("JSON")
+}
+
+/// The bits of each loss, by step.
+fn losses(report: &Value) -> Vec<(u64, u64)> {
+    let steps = report["steps"].as_array().expect("a list");
+    let one = |s: &Value| {
+        (
+            s["step"].as_u64().unwrap(),
+            s["loss_bits"].as_u64().unwrap(),
+        )
+    };
+    steps.iter().map(one).collect()
+}
+
+#[test]
+fn a_run_shows_every_stage_and_stays_in_its_budget() {
+    let folder = Folder::new("run");
+    let out = folder
+        .remat(&format!(
+            "run {SMALL} --budget 70% --steps 2 --check --save w.safetensors"
+        ))
+        .works();
+    for word in [
+        "budget",
+        "profile",
+        "plan",
+        "rewrite",
+        "verify",
+        "place",
+        "every bit",
+        "loss",
+    ] {
+        assert!(out.contains(word), "{word:?} is not in:\n{out}");
+    }
+    assert_eq!(folder.files(), ["w.safetensors"]);
+}
+
+#[test]
+fn planned_and_plain_runs_have_the_same_losses_and_measured_is_predicted() {
+    let folder = Folder::new("same");
+    let plain = json(
+        &folder
+            .remat(&format!("run {SMALL} --steps 2 --json"))
+            .works(),
+    );
+    assert_eq!(plain["planned"], Value::Null);
+    for budget in ["80%", "60%"] {
+        let arguments = format!("run {SMALL} --steps 2 --json --budget {budget} --strategy mutwo");
+        let planned = json(&folder.remat(&arguments).works());
+        assert_eq!(losses(&plain), losses(&planned));
+        let budget = planned["planned"]["budget_bytes"].as_u64().expect("bytes");
+        for step in planned["steps"].as_array().expect("a list") {
+            assert_eq!(step["measured_peak_bytes"], step["predicted_peak_bytes"]);
+            assert!(step["measured_peak_bytes"].as_u64() <= Some(budget));
+        }
+        assert!(plain["plain_peak_bytes"].as_u64() > Some(budget));
+    }
+}
+
+#[test]
+fn a_run_that_is_killed_goes_on_from_its_checkpoint_with_the_same_losses() {
+    let folder = Folder::new("kill");
+    let steps = 12;
+    let run = format!("run {SMALL} --budget 80% --steps {steps}");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_remat"))
+        .args(run.split_whitespace())
+        .args(["--checkpoint", "c.safetensors"])
+        .current_dir(&folder.0)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let out = BufReader::new(child.stdout.take().expect("piped"));
+    // The line of a step is printed after its checkpoint is in place.
+    let second = |line: &String| line.trim_start().starts_with("2 ");
+    let lines = out.lines().map(|line| line.expect("text"));
+    assert!(
+        lines.into_iter().any(|line| second(&line)),
+        "no second step"
+    );
+    child.kill().expect("it still runs");
+    child.wait().expect("it is gone");
+
+    let resumed = folder
+        .remat(&format!("{run} --resume c.safetensors --json"))
+        .works();
+    let resumed = losses(&json(&resumed));
+    let whole = losses(&json(&folder.remat(&format!("{run} --json")).works()));
+    assert!(
+        resumed.first().is_some_and(|&(step, _)| step > 2),
+        "{resumed:?}"
+    );
+    assert_eq!(resumed, whole[whole.len() - resumed.len()..]);
+}
+
+#[test]
+fn a_plain_step_over_the_budget_is_refused_before_it_starts() {
+    let folder = Folder::new("refused");
+    let run = format!("run {SMALL} --steps 1 --checkpoint c.safetensors");
+    let words = ["the plain step needs", "smallest arena known"];
+    folder
+        .remat(&format!("{run} --plain --budget 60%"))
+        .fails(3, &words);
+    let words = [
+        "does not fit in 1.00 MiB",
+        "smallest arena known",
+        "must coexist",
+    ];
+    folder
+        .remat(&format!("{run} --budget 1MiB"))
+        .fails(3, &words);
+    assert_eq!(folder.files(), [""; 0]);
+}
+
+/// What the process needs beside the arena, in bytes: its code, the stacks and heaps of its
+/// threads, the batch and the planner.
+#[cfg(target_os = "linux")]
+const FIXED_COST: u64 = 192 << 20;
+
+#[cfg(target_os = "linux")]
+#[test]
+fn under_an_address_space_limit_the_plain_step_is_refused_and_the_planned_one_trains() {
+    let folder = Folder::new("limit");
+    let step = "transformer-tiny --batch-size 128 --optimizer sgd --effort 0 --threads 2";
+    let planned = format!("run {step} --budget 40% --steps 1 --json");
+    let free = json(&folder.remat(&planned).works());
+    let budget = free["planned"]["budget_bytes"].as_u64().expect("bytes");
+    let limit = budget + FIXED_COST;
+    assert!(
+        free["plain_peak_bytes"].as_u64() > Some(limit),
+        "the plain step must not fit: {free}"
+    );
+
+    let limited = |arguments: &str| {
+        let script = format!("ulimit -v {} && exec \"$0\" \"$@\"", limit / 1024);
+        Command::new("sh")
+            .args(["-c", &script, env!("CARGO_BIN_EXE_remat")])
+            .args(arguments.split_whitespace())
+            .output()
+            .expect("a shell")
+    };
+    let refused = limited(&format!("run {step} --steps 1"));
+    let message = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(3), "{message}");
+    assert!(
+        message.contains("the plain step does not fit in memory"),
+        "{message}"
+    );
+
+    let trained = limited(&planned);
+    let message = String::from_utf8_lossy(&trained.stderr).into_owned();
+    assert_eq!(trained.status.code(), Some(0), "{message}");
+    let trained = json(&String::from_utf8(trained.stdout).expect("text"));
+    assert_eq!(
+        losses(&trained),
+        losses(&free),
+        "the limit changes no number"
+    );
+}
+
+#[test]
+fn every_number_is_verified() {
+    let folder = Folder::new("numeric");
+    let step = "--sequence 32 --batch-size 8 --optimizer sgd --effort 0";
+    let verify = format!("verify --numeric gpt2-tiny {step} --budget 60% --json");
+    let found = json(&folder.remat(&verify).works());
+    assert_eq!(found["equal"], true);
+    assert!(
+        found["numbers"].as_u64() > Some(2 * 11_689_512),
+        "parameters and gradients"
+    );
+    assert!(found["recomputed_runs"].as_u64() > Some(0));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let folder = Folder::new("nonsense");
+    folder
+        .remat("run resnet19")
+        .fails(2, &["resnet19", "resnet18"]);
+    folder
+        .remat("run resnet18 --batch-size 0")
+        .fails(2, &["above zero"]);
+    folder.remat("run mlp --budget much").fails(2, &["number"]);
+    let missing = "run mlp --batch-size 2 --steps 1 --resume nothing.safetensors";
+    folder.remat(missing).fails(5, &["nothing.safetensors"]);
+    folder
+        .remat("run mlp --batch-size 2 --steps 1 --weights nothing.safetensors")
+        .fails(5, &["nothing.safetensors"]);
+}
+
+#[test]
+fn a_comparison_has_a_row_for_each_batch_size_and_two_charts() {
+    let folder = Folder::new("compare");
+    let step = "transformer-tiny --optimizer sgd --effort 0";
+    let out = folder
+        .remat(&format!(
+            "compare {step} --batch-sizes 4,8 --budget 70% --steps 1 --check --csv t.csv --charts c"
+        ))
+        .works();
+    assert!(out.contains("every bit the same"), "{out}");
+    let csv = folder.read("t.csv");
+    assert_eq!(csv.lines().count(), 3, "{csv}");
+    let (header, row) = (csv.lines().next().unwrap(), csv.lines().nth(1).unwrap());
+    let cell = |name: &str| {
+        let at = header.split(',').position(|column| column == name);
+        row.split(',').nth(at.expect(name)).expect("a cell")
+    };
+    assert_eq!(cell("predicted_peak_bytes"), cell("measured_peak_bytes"));
+    assert_eq!(cell("bit_equal"), "yes");
+    for picture in ["transformer-tiny_peak_memory", "transformer-tiny_latency"] {
+        assert!(folder.read(&format!("c/{picture}.svg")).contains("planned"));
+    }
+    let out = folder
+        .remat(&format!(
+            "compare {step} --batch-sizes 4 --budget 1MiB --steps 1"
+        ))
+        .works();
+    assert!(out.contains("no plan fits in 1.00 MiB"), "{out}");
+}
+
+#[test]
+fn models_are_listed_with_their_parameters() {
+    let folder = Folder::new("models");
+    let out = folder.remat("models").works();
+    assert!(out.contains("resnet152") && out.contains("60.2 M"), "{out}");
+    let listed = json(&folder.remat("models --json").works());
+    assert!(listed.as_array().is_some_and(|rows| rows.len() >= 11));
+}

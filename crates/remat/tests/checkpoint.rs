@@ -1,0 +1,105 @@
+//! A run that goes on from its checkpoint is the run that never stopped.
+
+use std::path::PathBuf;
+
+use remat::{Error, Trainer};
+use remat_engine::Engine;
+use remat_models::{Model, ModelOptions, build};
+use remat_program::Optimizer;
+
+const SEED: u64 = 3;
+
+fn model(name: &str, batch: usize) -> Model {
+    let options = ModelOptions {
+        batch,
+        image_size: 32,
+        sequence: 16,
+        optimizer: Some(Optimizer::adam(1e-3)),
+        ..ModelOptions::default()
+    };
+    build(name, &options).expect("the model builds")
+}
+
+fn trainer(model: &Model, seed: u64) -> Trainer<'_> {
+    let engine = Engine::new(&model.program, 2).expect("it is small");
+    Trainer::new(model, engine, seed)
+}
+
+fn losses(trainer: &mut Trainer<'_>, steps: usize) -> Vec<u32> {
+    let step = |_| trainer.step().expect("a step").loss.to_bits();
+    (0..steps).map(step).collect()
+}
+
+/// A file name that disappears with the test.
+struct Temporary(PathBuf);
+
+impl Temporary {
+    fn new(name: &str) -> Temporary {
+        let name = format!("remat-{}-{name}.safetensors", std::process::id());
+        Temporary(std::env::temp_dir().join(name))
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn a_resumed_run_has_the_losses_of_one_that_never_stopped() {
+    let model = model("resnet18", 2);
+    let file = Temporary::new("resume");
+    let whole = losses(&mut trainer(&model, SEED), 4);
+    let mut first = trainer(&model, SEED);
+    assert_eq!(losses(&mut first, 2), whole[..2]);
+    first.save_checkpoint(&file.0).expect("written");
+    drop(first);
+    let mut second = trainer(&model, SEED);
+    second.resume(&file.0).expect("read");
+    assert_eq!(second.steps_done(), 2);
+    assert_eq!(losses(&mut second, 2), whole[2..]);
+}
+
+#[test]
+fn a_checkpoint_of_another_run_is_refused_and_changes_nothing() {
+    let model = model("transformer-tiny", 2);
+    let file = Temporary::new("refuse");
+    let mut first = trainer(&model, SEED);
+    losses(&mut first, 1);
+    first.save_checkpoint(&file.0).expect("written");
+
+    let mut other_seed = trainer(&model, SEED + 1);
+    let refused = other_seed.resume(&file.0);
+    assert!(
+        matches!(refused, Err(Error::OtherRun { .. })),
+        "{refused:?}"
+    );
+    let expected = losses(&mut trainer(&model, SEED + 1), 1);
+    assert_eq!(losses(&mut other_seed, 1), expected);
+
+    let larger = self::model("transformer-tiny", 3);
+    let refused = trainer(&larger, SEED).resume(&file.0);
+    assert!(
+        matches!(refused, Err(Error::OtherRun { .. })),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn a_damaged_checkpoint_is_refused() {
+    let model = model("transformer-tiny", 2);
+    let file = Temporary::new("damage");
+    trainer(&model, SEED)
+        .save_checkpoint(&file.0)
+        .expect("written");
+    let whole = std::fs::read(&file.0).expect("it is there");
+    for kept in [0, 7, 100, whole.len() / 2, whole.len() - 1] {
+        std::fs::write(&file.0, &whole[..kept]).expect("written");
+        let refused = trainer(&model, SEED).resume(&file.0);
+        assert!(
+            matches!(refused, Err(Error::Checkpoint { .. })),
+            "{kept} bytes: {refused:?}"
+        );
+    }
+}
