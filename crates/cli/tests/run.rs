@@ -180,7 +180,7 @@ fn every_number_is_verified() {
     let found = json(&folder.remat(&verify).works());
     assert_eq!(found["equal"], true);
     assert!(
-        found["numbers"].as_u64() > Some(2 * 11_689_512),
+        found["numbers"].as_u64() > Some(2 * 100_000),
         "parameters and gradients"
     );
     assert!(found["recomputed_runs"].as_u64() > Some(0));
@@ -195,7 +195,9 @@ fn what_makes_no_sense_is_refused() {
     folder
         .remat("run resnet18 --batch-size 0")
         .fails(2, &["above zero"]);
-    folder.remat("run mlp --budget much").fails(2, &["number"]);
+    folder
+        .remat("run mlp --budget much")
+        .fails(2, &["unknown unit"]);
     let missing = "run mlp --batch-size 2 --steps 1 --resume nothing.safetensors";
     folder.remat(missing).fails(5, &["nothing.safetensors"]);
     folder

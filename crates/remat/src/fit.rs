@@ -134,11 +134,20 @@ pub fn smallest(
     options: &FitOptions,
     watch: &mut dyn Watch,
 ) -> Result<Fitted, Error> {
-    let planned = remat_plan::smallest(graph, &options.plan, watch)?;
-    let budget = planned.plan.budget;
-    let mut fitted = Fitted::new(model, graph, planned, options.threads, budget, 1)?;
-    fitted.budget = fitted.predicted.arena;
-    Ok(fitted)
+    let least = remat_plan::smallest(graph, &options.plan, watch)?;
+    // Fragmentation may cost a plan more than it saves; then the plain step is the smaller one.
+    let plain = plan(graph, least.stats.plain_peak, &options.plan, watch)?;
+    let fitted = |planned: Planned| {
+        let budget = planned.plan.budget;
+        Fitted::new(model, graph, planned, options.threads, budget, 1)
+    };
+    let (least, plain) = (fitted(least)?, fitted(plain)?);
+    let mut smaller = match least.predicted.arena <= plain.predicted.arena {
+        true => least,
+        false => plain,
+    };
+    smaller.budget = smaller.predicted.arena;
+    Ok(smaller)
 }
 
 /// The smallest plan, if at least its arena is within the budget: so the budget that an error names

@@ -152,7 +152,11 @@ fn gpt2() {
 
 #[test]
 fn a_budget_below_the_smallest_is_refused_and_the_named_one_works() {
-    let model = model("gpt2-tiny", 8, PLAIN_SGD);
+    let sizes = ModelOptions {
+        sequence: 128,
+        ..sizes(8, PLAIN_SGD)
+    };
+    let model = build("transformer-tiny", &sizes).expect("the model builds");
     let options = options(Strategy::Search, 1);
     let graph = estimate(&lower(&model.program, 1));
     let fit = |budget| fit_profiled(&model, &graph, budget, &options, &mut NoWatch);

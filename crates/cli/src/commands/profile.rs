@@ -144,14 +144,14 @@ fn profile_one(arguments: &Arguments, size: usize, model: &Model) -> anyhow::Res
 }
 
 fn measure_one(arguments: &Arguments, size: usize, model: &Model) -> anyhow::Result<Profiled> {
-    let threads = match arguments.step.threads {
+    let threads = match arguments.step.training.threads {
         Some(threads) => threads,
         None => std::thread::available_parallelism().map_or(1, usize::from),
     };
     let options = MeasureOptions {
         warmup: arguments.warmup,
         measured: arguments.measured,
-        seed: arguments.step.seed,
+        seed: arguments.step.training.seed,
     };
     let graph = lower(&model.program, threads);
     let plain_peak = Timeline::natural(&graph).peak;
