@@ -113,8 +113,7 @@ class Case:
         return [self.name, *(f"{key}={getattr(self, key)}" for key in keys)]
 
 
-# A value before a ReLU that is within rounding of zero changes whole gradients with its sign, in any float32 computation. The
-# seeds and the small learning rates are chosen so that the three steps of these cases meet no such value.
+# The seeds are chosen so that in the first step no value before a ReLU is within rounding of zero; see tolerance.py.
 CASES = (
     Case("resnet18", lambda: resnet(18), image_batch, "images", "sgd", 1e-4, batch=4, image_size=64, seed=7),
     Case("resnet50", lambda: resnet(50), image_batch, "images", "sgd", 1e-4, batch=4, image_size=64, seed=7),
