@@ -1,7 +1,7 @@
 //! The independent checker: replays a plan on its graph and trusts nothing that the plan says.
 //!
-//! In: a [`Graph`] and a [`Plan`]. Out: an [`Audit`] with what the replay measured, or *all*
-//! [`Violation`]s, in schedule order.
+//! In: a [`Graph`](remat_graph::Graph) and a [`Plan`](remat_graph::Plan). Out: an [`Audit`] with
+//! what the replay measured, or *all* [`Violation`]s, in schedule order.
 //!
 //! Method. Two replays of the same steps that share nothing:
 //! * *values*: each storage holds nothing, what its writer made, or what its updater left. Every read
