@@ -12,7 +12,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use anyhow::{Context, Result, bail};
 
 use crate::repo::{Repo, output};
-use crate::{bench_compare, bench_profile, python};
+use crate::{bench_compare, bench_plan, bench_profile, python};
 
 /// A model with its sizes, as `engine_peer` takes them; `python/bench/serve_torch.py` knows the same by name.
 struct Case {
@@ -58,10 +58,11 @@ const ROUNDS: usize = 4;
 pub(crate) fn run(repo: &Repo, words: &[String]) -> Result<()> {
     match words.split_first() {
         Some((name, cases)) if name == "engine" => engine(repo, cases),
+        Some((name, [])) if name == "plan" => bench_plan::run(repo),
         Some((name, [])) if name == "profile" => bench_profile::run(repo),
         Some((name, cases)) if name == "compare" => bench_compare::run(repo, cases),
         _ => bail!(
-            "which benchmark? There are `profile`, and `engine` or `compare` followed by the names of cases or nothing"
+            "which benchmark? There are `plan`, `profile`, and `engine` or `compare` followed by the names of cases or nothing"
         ),
     }
 }

@@ -4,6 +4,7 @@
 
 mod bench;
 mod bench_compare;
+mod bench_plan;
 mod bench_profile;
 mod boundaries;
 mod commands;
@@ -36,7 +37,7 @@ const TASKS: [Task; 3] = [
     },
     Task {
         name: "bench",
-        summary: "measure and archive: profile; engine or compare [CASE…]",
+        summary: "measure and archive: plan; profile; engine or compare [CASE…]",
         run: bench::run,
     },
     Task {

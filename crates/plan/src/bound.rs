@@ -136,3 +136,21 @@ fn descendants(model: &Model, v: usize) -> Vec<bool> {
     }
     after
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::draft::needed_nodes;
+    use crate::testing::chain;
+
+    /// Three forward nodes whose outputs of 10 bytes all wait for the first backward node: with the input, that
+    /// node needs 1 + 3 · 10 + 10. With 10 bytes less, one of the two that wait runs again.
+    #[test]
+    fn bytes_that_do_not_fit_cost_the_cheapest_run() {
+        let graph = chain(3);
+        let model = Model::new(&graph, &needed_nodes(&graph));
+        assert_eq!(time_bound(&model, 41), 6.0);
+        let bound = time_bound(&model, 31);
+        assert!(bound > 6.9 && bound <= 7.0, "{bound}");
+    }
+}

@@ -385,3 +385,33 @@ impl<'m> Annealer<'m> {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::draft::needed_nodes;
+    use crate::testing::chain;
+
+    /// Thousands of edits and undone edits leave the same bytes and time as a fresh count of the same order.
+    #[test]
+    fn a_sequence_that_was_edited_equals_one_that_is_loaded() {
+        let graph = chain(12);
+        let model = Model::new(&graph, &needed_nodes(&graph));
+        for budget in [60, 80, 110] {
+            let sequence = Sequence::new(&model, &model.natural);
+            let mut annealer = Annealer::new(sequence, budget, 1);
+            let schedule = Schedule {
+                work: 20_000,
+                hot: 1.0,
+                cold: 0.01,
+            };
+            let found = annealer.run(&schedule, &mut |_, _| false);
+            let edited = &annealer.sequence;
+            let loaded = Sequence::new(&model, &edited.order());
+            assert_eq!(edited.peak(), loaded.peak());
+            assert!((edited.time() - loaded.time()).abs() < 1e-6);
+            assert_eq!(found.peak, Found::of_order(&model, &found.order).peak);
+            assert!(found.peak <= budget, "{} over {budget}", found.peak);
+        }
+    }
+}

@@ -21,7 +21,7 @@ use super::model::Model;
 /// How many nodes the estimate of a cost looks at. Chains that are longer are rarely worth dropping.
 const LOOK: usize = 24;
 /// Runs per node after which the attempt counts as failed.
-const MOST_RUNS: usize = 4;
+const MOST_RUNS: usize = 8;
 
 /// A candidate to be dropped. The heap gives the lowest score first, ties to the lower storage.
 struct Candidate {

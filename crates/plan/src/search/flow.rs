@@ -163,3 +163,26 @@ impl Network {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two paths of 3 and 2 that share a bridge of 4: the bridge is the cut.
+    #[test]
+    fn the_cut_is_where_the_flow_is_full() {
+        let mut network = Network::new(5);
+        network.arc(0, 1, 3);
+        network.arc(0, 2, 2);
+        network.arc(1, 3, UNCUT);
+        network.arc(2, 3, UNCUT);
+        let bridge = network.arc(3, 4, 4);
+        assert_eq!(network.cut(0, 4, 10), 4);
+        assert!(network.is_whole());
+        let side = network.on_source_side(0);
+        assert!(side[3] && !side[4]);
+        network.set(bridge, 9);
+        assert_eq!(network.cut(0, 4, 10), 5);
+        assert!(!network.on_source_side(0)[3]);
+    }
+}

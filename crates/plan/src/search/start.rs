@@ -15,21 +15,24 @@ use super::random::Random;
 use super::sequence::Sequence;
 
 /// How much the distance to the next use counts, see [`first`](super::first).
-const BENDS: [f64; 3] = [0.0, 0.5, 1.0];
+const BENDS: [f64; 4] = [0.0, 0.5, 1.0, 1.5];
 /// Halvings of the range of prices.
-const HALVINGS: u32 = 20;
+const HALVINGS: u32 = 14;
 /// Prices that are tried, in microseconds per byte, as shares of (time of the step / budget). At the lowest
 /// nothing is worth running again, at the highest everything is.
 const PRICES: (f64, f64) = (1e-4, 1e3);
 /// By how much the price of a byte differs between storages, at most. Without a difference, many storages have the
 /// same price and are dropped at once.
 const SPREADS: [f64; 7] = [0.05, 0.0, 0.2, 0.5, 0.1, 0.3, 1.0];
+/// How far under the budget a cut aims, as shares of the budget, in turn. Aiming lower leaves room for what runs
+/// again nearby.
+const MARGINS: [f64; 7] = [0.0, 0.03, 0.0, 0.01, 0.0, 0.08, 0.0];
 /// Cuts, one after the other. Tight budgets need a few dozen.
 const MOST_CUTS: u32 = 48;
 /// Runs per node after which no cut is tried any more.
 const MOST_RUNS: usize = 4;
 /// The share of the storages whose price is drawn again when the best prices so far are varied.
-const VARIED: f64 = 0.15;
+const VARIED: f64 = 0.05;
 
 /// The sequences of the first kind, and the graph's own order.
 pub(crate) fn with_foresight(model: &Model, budget: i64) -> Vec<Found> {
@@ -42,14 +45,23 @@ pub(crate) fn with_foresight(model: &Model, budget: i64) -> Vec<Found> {
     starts
 }
 
+/// What a sequence of the second kind is made with.
+#[derive(Clone, Debug)]
+struct Knobs {
+    /// By how much the price of a byte of each storage is above the lowest.
+    weights: Vec<f64>,
+    /// How far under the budget cuts aim, as a share of it.
+    margin: f64,
+}
+
 /// Makes sequences of the second kind, each with other prices.
 pub(crate) struct Cutter<'m> {
     model: &'m Model,
     budget: i64,
     random: Random,
-    /// The best sequence so far, and its prices.
-    best: Option<(Found, Vec<f64>)>,
-    pub(crate) round: usize,
+    /// The best sequence so far, and what it was made with.
+    best: Option<(Found, Knobs)>,
+    round: usize,
     /// Arcs looked at so far.
     pub(crate) work: u64,
     /// Arcs after which a sequence is given up.
@@ -72,53 +84,65 @@ impl<'m> Cutter<'m> {
     /// The next sequence: with each of the spreads, then with variations of the best prices. `polish` may improve
     /// it before it is compared. Nothing if no cut is possible.
     pub(crate) fn next(&mut self, polish: &mut dyn FnMut(Found) -> Found) -> Option<Found> {
-        let weights = self.draw_weights();
-        let found = polish(self.cuts(&weights)?);
-        let better = |(best, _): &(Found, Vec<f64>)| found.beats(best, self.budget);
+        let knobs = self.turn_knobs();
+        let found = polish(self.cuts(&knobs)?);
+        let better = |(best, _): &(Found, Knobs)| found.beats(best, self.budget);
         if self.best.as_ref().is_none_or(better) {
-            self.best = Some((found.clone(), weights));
+            self.best = Some((found.clone(), knobs));
         }
         Some(found)
     }
 
-    fn draw_weights(&mut self) -> Vec<f64> {
+    fn turn_knobs(&mut self) -> Knobs {
         let spread = SPREADS[self.round % SPREADS.len()];
+        let margin = MARGINS[self.round % MARGINS.len()];
         self.round += 1;
         let random = &mut self.random;
         match &self.best {
-            Some((_, weights)) if self.round > SPREADS.len() => {
+            Some((_, best)) if self.round > SPREADS.len() => {
                 let spread = spread.max(SPREADS[0]);
                 let vary = |&w: &f64| match random.chance(VARIED) {
                     true => 1.0 + spread * random.unit(),
                     false => w,
                 };
-                weights.iter().map(vary).collect()
+                let weights = best.weights.iter().map(vary).collect();
+                // Half of the time without a margin: what a tight cut needs may cost elsewhere.
+                let margin = if random.chance(0.5) { best.margin } else { 0.0 };
+                Knobs { weights, margin }
             }
-            _ => (0..self.model.bytes.len())
-                .map(|_| 1.0 + spread * random.unit())
-                .collect(),
+            _ => Knobs {
+                weights: (0..self.model.bytes.len())
+                    .map(|_| 1.0 + spread * random.unit())
+                    .collect(),
+                margin,
+            },
         }
     }
 
     /// The natural order after repeated cuts at its own peak, until it is under the budget or a cut does not
     /// help; nothing if the first one does not.
-    fn cuts(&mut self, weights: &[f64]) -> Option<Found> {
+    fn cuts(&mut self, knobs: &Knobs) -> Option<Found> {
         let base = &self.model.natural;
         let before = self.work;
         let mut now = Found::of_order(self.model, base);
+        let aim = self.budget - (knobs.margin * self.budget as f64) as i64;
+        let mut before_last = i64::MAX;
         let mut lowest: Option<Found> = None;
         for _ in 0..MOST_CUTS {
             if now.peak <= self.budget || now.order.len() > MOST_RUNS * base.len() {
                 break;
             }
-            let Some(order) = self.cut(&now.order, weights) else {
+            let Some(order) = self.cut(&now.order, aim, &knobs.weights) else {
                 break;
             };
             let order = without_useless(self.model, order);
-            if order == now.order {
+            let next = Found::of_order(self.model, &order);
+            // Two cuts that undo each other.
+            if next.order == now.order || next.peak == before_last {
                 break;
             }
-            now = Found::of_order(self.model, &order);
+            before_last = now.peak;
+            now = next;
             if lowest.as_ref().is_none_or(|l| now.beats(l, self.budget)) {
                 lowest = Some(now.clone());
             }
@@ -129,8 +153,8 @@ impl<'m> Cutter<'m> {
         lowest
     }
 
-    /// `order` with the bytes at its peak brought under the budget.
-    fn cut(&mut self, order: &[u32], weights: &[f64]) -> Option<Vec<u32>> {
+    /// `order` with the bytes at its peak brought down to `aim`.
+    fn cut(&mut self, order: &[u32], aim: i64, weights: &[f64]) -> Option<Vec<u32>> {
         let model = self.model;
         let sequence = Sequence::new(model, order);
         let position = sequence.position(sequence.peak_slot());
@@ -140,7 +164,7 @@ impl<'m> Cutter<'m> {
             past[v as usize] = true;
         }
         let mut free = vec![false; model.bytes.len()];
-        let mut room = self.budget - model.base - model.workspace[node];
+        let mut room = aim - model.base - model.workspace[node];
         for &s in model.reads.of(node).iter().chain(model.writes.of(node)) {
             free[s as usize] = true;
             room -= model.bytes[s as usize];

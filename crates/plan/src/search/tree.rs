@@ -125,3 +125,31 @@ impl MaxTree {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::search::random::Random;
+
+    #[test]
+    fn ranges_that_rise_and_fall_give_what_a_plain_array_gives() {
+        let random = &mut Random::new(3);
+        for len in [1, 2, 5, 16, 37] {
+            let mut plain = vec![0i64; len];
+            let mut tree = MaxTree::new(&plain);
+            for _ in 0..200 {
+                let (a, b) = (random.below(len), random.below(len));
+                let by = random.below(21) as i64 - 10;
+                tree.add(a.min(b), a.max(b), by);
+                plain[a.min(b)..=a.max(b)].iter_mut().for_each(|v| *v += by);
+                let highest = plain.iter().copied().max().unwrap_or(0);
+                assert_eq!(tree.highest(), highest);
+                assert_eq!(plain[tree.highest_at()], highest);
+                assert_eq!(tree.get(a), plain[a]);
+                // With as many blocks as slots, every slot counts alone.
+                let above: i64 = plain.iter().map(|v| (v - 3).max(0)).sum();
+                assert_eq!(tree.above(3, 6), above);
+            }
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The cases of the planner's benchmark, and what each is compared with.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+/// Which comparison a case belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Table {
+    /// PyTorch's partitioner, at the peak that it reached.
+    Torch,
+    /// The reference annealing of eight seconds over the kept set.
+    Reference,
+    /// The best published figure for the graph and budget.
+    Published,
+}
+
+impl Table {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Table::Torch => "torch",
+            Table::Reference => "reference",
+            Table::Published => "published",
+        }
+    }
+}
+
+/// A graph, a budget, and the overhead to be compared with.
+#[derive(Clone, Debug)]
+pub(crate) struct Case {
+    pub(crate) table: Table,
+    pub(crate) graph: String,
+    /// As the command takes it: bytes, or a share with `%`.
+    pub(crate) budget: String,
+    /// In percent of the plain step's time; `None` where the peer found nothing.
+    pub(crate) peer: Option<f64>,
+    /// Half of the last digit that the peer is given with.
+    pub(crate) rounding: f64,
+}
+
+const REFERENCE_BUDGETS: [u32; 8] = [80, 70, 60, 50, 40, 30, 25, 20];
+/// Overheads in percent; a missing one means that the reference found no plan.
+const REFERENCE: [(&str, &[f64]); 8] = [
+    ("bert-base-b16-s128", &[0.9, 2.1, 8.3, 15.4]),
+    (
+        "densenet121-b32",
+        &[3.6, 5.1, 7.0, 9.4, 11.2, 13.9, 15.5, 17.1],
+    ),
+    ("gpt2-b8-s512", &[1.2, 1.8, 3.6, 6.6, 13.1]),
+    ("resnet152-b32", &[2.1, 4.0, 5.8, 7.9, 10.1, 12.7, 15.5]),
+    ("resnet50-b32", &[1.9, 3.5, 5.3, 7.3, 10.3]),
+    ("seed-transformer-b64-s128", &[1.4, 5.3, 13.2]),
+    ("unet-b8", &[0.9, 1.6, 2.2, 3.7, 12.9]),
+    ("vgg16-b32", &[0.8, 3.1]),
+];
+
+const PUBLISHED_BUDGETS: [u32; 3] = [90, 80, 70];
+/// The lowest of Checkmate, MOCCASIN and FastSA, in percent.
+const PUBLISHED: [(&str, [f64; 3]); 5] = [
+    ("rl1-n100", [0.0, 0.3, 2.2]),
+    ("rl2-n250", [0.0, 0.0, 2.6]),
+    ("rl4-n1000", [0.4, 2.5, 7.4]),
+    ("cm1-fcn8", [0.0, 0.1, 3.0]),
+    ("cm2-resnet50", [0.1, 0.3, 0.8]),
+];
+
+/// All cases; `graphs` is the folder of the corpus.
+pub(crate) fn cases(graphs: &Path) -> Result<Vec<Case>> {
+    let mut cases = torch(graphs)?;
+    for (graph, peers) in REFERENCE {
+        for (i, share) in REFERENCE_BUDGETS.into_iter().enumerate() {
+            cases.push(Case {
+                table: Table::Reference,
+                graph: graph.into(),
+                budget: format!("{share}%"),
+                peer: peers.get(i).copied(),
+                rounding: 0.05,
+            });
+        }
+    }
+    for (graph, peers) in PUBLISHED {
+        for (share, peer) in PUBLISHED_BUDGETS.into_iter().zip(peers) {
+            cases.push(Case {
+                table: Table::Published,
+                graph: graph.into(),
+                budget: format!("{share}%"),
+                peer: Some(peer),
+                rounding: 0.05,
+            });
+        }
+    }
+    Ok(cases)
+}
+
+/// Every row of the partitioner's results, except the plain step.
+fn torch(graphs: &Path) -> Result<Vec<Case>> {
+    let path = graphs.join("torch_partitioner.csv");
+    let text = std::fs::read_to_string(&path)
+        .with_context(|| format!("cannot read {}", path.display()))?;
+    let mut cases = Vec::new();
+    for line in text.lines().skip(1) {
+        let fields: Vec<&str> = line.split(',').collect();
+        let [graph, planner, _, peak, _, _, overhead, _] = fields[..] else {
+            continue;
+        };
+        if planner == "none" {
+            continue;
+        }
+        cases.push(Case {
+            table: Table::Torch,
+            graph: graph.into(),
+            budget: peak.into(),
+            peer: Some(100.0 * overhead.parse::<f64>()?),
+            rounding: 0.005,
+        });
+    }
+    Ok(cases)
+}
