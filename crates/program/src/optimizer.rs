@@ -26,9 +26,9 @@ pub enum Optimizer {
         /// Learning rate.
         learning_rate: f32,
         /// Decay of the first moment.
-        beta1: f32,
+        beta1: f64,
         /// Decay of the second moment.
-        beta2: f32,
+        beta2: f64,
         /// Added to the root of the second moment.
         eps: f32,
         /// Weight decay.

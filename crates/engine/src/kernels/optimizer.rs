@@ -113,12 +113,12 @@ struct AdamRates {
 
 impl AdamRates {
     fn new(dims: &Adam, step: u64) -> AdamRates {
-        let power = |beta: f32| f64::from(beta).powf(step as f64);
+        let power = |beta: f64| beta.powf(step as f64);
         let (rate, decay) = (f64::from(dims.learning_rate), f64::from(dims.weight_decay));
         AdamRates {
-            first: (1.0 - f64::from(dims.beta1)) as f32,
-            second: (1.0 - f64::from(dims.beta2)) as f32,
-            second_decay: dims.beta2,
+            first: (1.0 - dims.beta1) as f32,
+            second: (1.0 - dims.beta2) as f32,
+            second_decay: dims.beta2 as f32,
             root_scale: (1.0 / (1.0 - power(dims.beta2)).sqrt()) as f32,
             eps: dims.eps,
             step_size: (rate / (1.0 - power(dims.beta1))) as f32,
@@ -236,7 +236,7 @@ mod tests {
     }
 
     fn reference_adam(dims: &Adam) -> Vec<f64> {
-        let (beta1, beta2) = (f64::from(dims.beta1), f64::from(dims.beta2));
+        let (beta1, beta2) = (dims.beta1, dims.beta2);
         let (rate, decay) = (f64::from(dims.learning_rate), f64::from(dims.weight_decay));
         let element = |i: usize| {
             let (mut p, mut m, mut v) = (f64::from(random(dims.len, 1)[i]), 0.0, 0.0);

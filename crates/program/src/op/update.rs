@@ -21,10 +21,10 @@ pub struct Adam {
     pub len: usize,
     /// Learning rate.
     pub learning_rate: f32,
-    /// Decay of the first moment.
-    pub beta1: f32,
-    /// Decay of the second moment.
-    pub beta2: f32,
+    /// Decay of the first moment; in double, since `1 - beta` loses digits that PyTorch keeps.
+    pub beta1: f64,
+    /// Decay of the second moment; in double as well.
+    pub beta2: f64,
     /// Added to the root of the second moment.
     pub eps: f32,
     /// Weight decay.
