@@ -30,3 +30,14 @@ fn main() -> ExitCode {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    /// clap checks a command's arguments against each other only in debug builds, verb by verb.
+    #[test]
+    fn the_arguments_of_every_verb_agree() {
+        super::Arguments::command().debug_assert();
+    }
+}

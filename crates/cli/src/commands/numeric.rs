@@ -11,6 +11,7 @@ use crate::size::{Budget, parse_budget};
 
 /// What is run.
 #[derive(clap::Args)]
+#[group(id = "numeric_arguments")] // Flattened into another struct of the same name.
 #[command(next_help_heading = "With --numeric")]
 pub(crate) struct Arguments {
     /// Samples in a batch
