@@ -48,16 +48,3 @@ class Tolerance(unittest.TestCase):
         ours = rounded(self.exact, 2)
         ours["scale"][0] = float("nan")
         self.assertEqual([line.split(":")[0] for line in excess(self.exact, self.peer, ours)], ["scale"])
-
-    def test_a_movement_that_is_off_by_a_hundredth_is_named(self):
-        start = {name: tensor * 0.99 for name, tensor in self.exact.items()}
-        ours = rounded(self.exact, 2)
-        ours["weight"] += 0.01 * (self.exact["weight"] - start["weight"])
-        found = excess(self.exact, self.peer, ours, start)
-        self.assertEqual([line.split(":")[0] for line in found], ["weight"])
-
-    def test_a_movement_that_is_off_by_one_sign_passes(self):
-        start = {name: tensor * 0.99 for name, tensor in self.exact.items()}
-        ours = rounded(self.exact, 2)
-        ours["weight"] += 1e-4 * (self.exact["weight"] - start["weight"])
-        self.assertEqual(excess(self.exact, self.peer, ours, start), [])
