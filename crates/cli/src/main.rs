@@ -25,19 +25,40 @@ fn main() -> ExitCode {
     match arguments.command.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", message(&error));
             exit::code(&error)
         }
     }
 }
 
+/// The error and its causes, each said once: many errors name their cause in their own words.
+fn message(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text += ": ";
+            text += &cause;
+        }
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
+    use anyhow::anyhow;
     use clap::CommandFactory as _;
 
     /// clap checks a command's arguments against each other only in debug builds, verb by verb.
     #[test]
     fn the_arguments_of_every_verb_agree() {
         super::Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let error = anyhow!("no such file").context("cannot read it: no such file");
+        assert_eq!(super::message(&error), "cannot read it: no such file");
+        let error = anyhow!("no such file").context("cannot read it");
+        assert_eq!(super::message(&error), "cannot read it: no such file");
     }
 }
