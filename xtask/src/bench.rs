@@ -6,12 +6,12 @@
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write as _};
-use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-use crate::repo::{Repo, output};
+use crate::archive::Archive;
+use crate::repo::Repo;
 use crate::{bench_compare, bench_plan, bench_profile, python};
 
 /// A model with its sizes, as `engine_peer` takes them; `python/bench/serve_torch.py` knows the same by name.
@@ -59,10 +59,10 @@ pub(crate) fn run(repo: &Repo, words: &[String]) -> Result<()> {
     match words.split_first() {
         Some((name, cases)) if name == "engine" => engine(repo, cases),
         Some((name, [])) if name == "plan" => bench_plan::run(repo),
-        Some((name, [])) if name == "profile" => bench_profile::run(repo),
+        Some((name, cases)) if name == "profile" => bench_profile::run(repo, cases),
         Some((name, cases)) if name == "compare" => bench_compare::run(repo, cases),
         _ => bail!(
-            "which benchmark? There are `plan`, `profile`, and `engine` or `compare` followed by the names of cases or nothing"
+            "which benchmark? There are `plan`, and `engine`, `profile` or `compare` followed by the names of cases or nothing"
         ),
     }
 }
@@ -245,11 +245,7 @@ const HEADER: &str = "\
 
 /// Writes the table with what it was measured on, and every single time.
 fn archive(repo: &Repo, results: &[Comparison<'_>]) -> Result<()> {
-    let date = output(repo.command("date").args(["-u", "+%Y-%m-%d"]))?;
-    let folder = repo
-        .path("bench/runs")
-        .join(format!("{}-engine", date.trim()));
-    std::fs::create_dir_all(&folder)?;
+    let archive = Archive::open(repo, "engine")?;
     let mut csv =
         String::from("case,threads,round,ours_s,pytorch_s,our_peak_bytes,pytorch_peak_bytes\n");
     for Comparison { case, ours, theirs } in results {
@@ -264,43 +260,27 @@ fn archive(repo: &Repo, results: &[Comparison<'_>]) -> Result<()> {
             );
         }
     }
-    std::fs::write(folder.join("raw.csv"), csv)?;
-    std::fs::write(folder.join("README.md"), summary(repo, results)?)?;
-    println!("{}", shown(repo, &folder));
+    archive.write("raw.csv", &csv)?;
+    archive.write("README.md", &summary(&archive, results))?;
+    println!("{}", archive.folder);
     Ok(())
 }
 
-fn summary(repo: &Repo, results: &[Comparison<'_>]) -> Result<String> {
-    let commit = output(repo.command("git").args(["rev-parse", "--short", "HEAD"]))?;
-    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let cpu = cpu
-        .lines()
-        .find_map(|line| line.strip_prefix("model name"))
-        .unwrap_or("unknown");
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+fn summary(archive: &Archive, results: &[Comparison<'_>]) -> String {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = load.split(' ').next().unwrap_or_default();
     let mut text = format!(
         "# Our training step against PyTorch's eager step\n\n\
-         `cargo xtask bench engine` at commit {}, on {} with {cores} cores; load average at the end {load}. Versions of PyTorch and the models: `python/requirements.txt`.\n\n\
+         `cargo xtask bench engine` {}; load average at the end {load}. Versions of PyTorch and the models: `python/requirements.txt`.\n\n\
          ResNet-152: batch 4, 224 × 224, SGD with momentum. BERT-base, masked language model: batch 8 × 128, Adam, dropout 0.1. \
          PyTorch with its fused optimizers and its default memory layout. Both sides took turns, {ROUNDS} steps each after one that is not \
          counted. Times and ratios (ours ÷ PyTorch's, below 1 is faster) are least / median. Our peak is the whole arena; \
          PyTorch's is the sum of its live storages, without scratch inside its ops.\n\n{HEADER}",
-        commit.trim(),
-        cpu.trim_start_matches(['\t', ' ', ':']),
+        archive.made_on,
     );
     for result in results {
         text += &result.row();
         text.push('\n');
     }
-    Ok(text)
-}
-
-/// A path of the checkout, for a person.
-fn shown(repo: &Repo, path: &Path) -> String {
-    path.strip_prefix(repo.path(""))
-        .unwrap_or(path)
-        .display()
-        .to_string()
+    text
 }

@@ -1,42 +1,63 @@
 //! `cargo xtask bench compare [CASE…]`: the planned step against the plain one, archived under `bench/runs`.
 //!
-//! Each case is a model with its batch sizes. For each share of the plain peak and each strategy `remat compare` runs the two in
-//! turns; the archive keeps its rows, and says which of the claims they bear out.
+//! Runs the example `overhead` of `crates/remat` for each case, keeps its lines in a file per case, and writes from all files of the
+//! day a table with the claims that it bears out. Fails if a claim does not hold.
 
 use std::fmt::Write as _;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
-use crate::repo::{Repo, output, show};
+use crate::archive::{Archive, verdict};
+use crate::repo::{Repo, output};
 
-/// A model with its sizes, as `remat compare` takes them.
+/// A case, with the arguments that the example takes: model, batch, optimizer, rounds, budgets, strategies.
 struct Case {
     name: &'static str,
     arguments: &'static str,
 }
 
-const CASES: [Case; 4] = [
+/// Small steps get more rounds, since they are noisier.
+const CASES: [Case; 8] = [
     Case {
-        name: "resnet152",
-        arguments: "resnet152 --batch-sizes 4,8,16,32 --optimizer sgd",
+        name: "resnet152-b4",
+        arguments: "resnet152 4 sgd 5 70%,50%,35% search,mutwo,sqrt",
     },
     Case {
-        name: "bert-base",
-        arguments: "bert-base --batch-sizes 8,16,32 --optimizer adam",
+        name: "resnet152-b8",
+        arguments: "resnet152 8 sgd 3 70%,50%,35% search,mutwo,sqrt",
     },
     Case {
-        name: "resnet50-small",
-        arguments: "resnet50 --batch-sizes 8,16 --image-size 96 --optimizer sgd",
+        name: "resnet152-b16",
+        arguments: "resnet152 16 sgd 3 70%,50%,35% search,mutwo,sqrt",
     },
     Case {
-        name: "bert-base-small",
-        arguments: "bert-base --batch-sizes 4 --optimizer sgd",
+        name: "resnet152-b32",
+        arguments: "resnet152 32 sgd 2 70%,50%,35% search,mutwo,sqrt",
+    },
+    Case {
+        name: "resnet152-b64",
+        arguments: "resnet152 64 sgd 2 b32 search",
+    },
+    Case {
+        name: "bert-base-b8",
+        arguments: "bert-base 8 adam 5 70%,50%,35% search,mutwo,sqrt",
+    },
+    Case {
+        name: "bert-base-b16",
+        arguments: "bert-base 16 adam 3 70%,50%,35% search,mutwo,sqrt",
+    },
+    Case {
+        name: "bert-base-b32",
+        arguments: "bert-base 32 adam 2 70%,50%,35% search,mutwo,sqrt",
     },
 ];
 
-/// Of the plain peak; where no plan goes so low, the smallest that one goes.
-const SHARES: [&str; 3] = ["70%", "50%", "35%"];
-const STRATEGIES: [&str; 3] = ["search", "mutwo", "sqrt"];
+/// How far the measured overhead may be from the predicted one, in points of percent.
+const MOST_POINTS: f64 = 3.0;
+/// What half of the peak may cost ResNet-152 at batch 32, in percent.
+const MOST_HALF: f64 = 8.0;
+/// Steps differ by as much from run to run, in percent: a strategy is slower only beyond it.
+const NOISE: f64 = 1.0;
 
 /// Runs the cases that `names` hold, or all.
 pub(crate) fn run(repo: &Repo, names: &[String]) -> Result<()> {
@@ -47,120 +68,267 @@ pub(crate) fn run(repo: &Repo, names: &[String]) -> Result<()> {
         let known = CASES.map(|case| case.name).join(", ");
         bail!("there is no case `{unknown}`; the cases are {known}");
     }
-    show(&mut repo.cargo("build --release --package remat-cli"))?;
-    let remat = repo.path("target/release/remat");
-    let mut rows = Rows::default();
+    let archive = Archive::open(repo, "compare")?;
     for case in CASES
         .iter()
         .filter(|case| names.is_empty() || names.iter().any(|n| n == case.name))
     {
-        for strategy in STRATEGIES {
-            for share in SHARES {
-                println!("{} at {share} by {strategy}", case.name);
-                let csv = repo.path(format!("target/compare-{}.csv", std::process::id()));
-                let mut command = repo.command(&remat);
-                command.arg("compare").args(case.arguments.split(' '));
-                command
-                    .args(["--budget", share, "--strategy", strategy, "--csv"])
-                    .arg(&csv);
-                if strategy == "search" {
-                    command.arg("--or-smallest");
-                }
-                print!("{}", output(&mut command)?);
-                let text = std::fs::read_to_string(&csv).context("compare wrote no table")?;
-                std::fs::remove_file(&csv)?;
-                rows.add(share, &text)?;
+        let mut example =
+            repo.cargo("run --quiet --release --locked --package remat --example overhead --");
+        let csv = output(example.args(case.arguments.split(' ')))?;
+        print!("{csv}");
+        archive.write(&format!("{}.csv", case.name), &csv)?;
+    }
+    let mut rows = Vec::new();
+    for case in &CASES {
+        if let Some(csv) = archive.read(&format!("{}.csv", case.name))? {
+            rows.extend(parse(&csv).with_context(|| format!("{}.csv is damaged", case.name))?);
+        }
+    }
+    let claims = claims(&rows);
+    archive.write("README.md", &summary(&archive, &rows, &claims)?)?;
+    println!("{}", archive.folder);
+    ensure!(
+        claims.iter().all(|(holds, _)| *holds),
+        "a claim does not hold; {}/README.md says which",
+        archive.folder
+    );
+    Ok(())
+}
+
+/// A line of the example.
+struct Row {
+    model: String,
+    batch: u32,
+    share: String,
+    strategy: String,
+    budget: u64,
+    plain_peak: u64,
+    /// Of a strategy without a plan, the smallest arena that it knows.
+    predicted_peak: u64,
+    plain: Vec<f64>,
+    plan_seconds: f64,
+    planned: Option<Planned>,
+}
+
+/// The part of a row that only a strategy with a plan has.
+struct Planned {
+    peak: u64,
+    /// In percent.
+    predicted: f64,
+    bound: f64,
+    recomputed: u32,
+    seconds: Vec<f64>,
+}
+
+fn least(seconds: &[f64]) -> f64 {
+    seconds.iter().copied().fold(f64::INFINITY, f64::min)
+}
+
+impl Row {
+    /// The measured overhead in percent.
+    fn overhead(&self) -> Option<f64> {
+        let planned = least(&self.planned.as_ref()?.seconds);
+        Some(100.0 * (planned / least(&self.plain) - 1.0))
+    }
+
+    /// `resnet152, batch 32, 50%, search`.
+    fn name(&self) -> String {
+        let Row {
+            model,
+            batch,
+            share,
+            strategy,
+            ..
+        } = self;
+        format!("{model}, batch {batch}, {share}, {strategy}")
+    }
+}
+
+/// The rows of one file.
+fn parse(csv: &str) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for line in csv.lines().skip(1) {
+        let cells: Vec<&str> = line.split(',').collect();
+        let &[
+            model,
+            batch,
+            share,
+            strategy,
+            budget,
+            plain_peak,
+            predicted_peak,
+            peak,
+            predicted,
+            bound,
+            plan_seconds,
+            recomputed,
+            plain,
+            planned,
+        ] = &cells[..]
+        else {
+            bail!("not a row: {line}");
+        };
+        let times = |cell: &str| cell.split(' ').map(str::parse).collect::<Result<_, _>>();
+        rows.push(Row {
+            model: model.into(),
+            batch: batch.parse()?,
+            share: share.into(),
+            strategy: strategy.into(),
+            budget: budget.parse()?,
+            plain_peak: plain_peak.parse()?,
+            predicted_peak: predicted_peak.parse()?,
+            plain: times(plain)?,
+            plan_seconds: plan_seconds.parse()?,
+            planned: match planned.is_empty() {
+                true => None,
+                false => Some(Planned {
+                    peak: peak.parse()?,
+                    predicted: predicted.parse()?,
+                    bound: bound.parse()?,
+                    recomputed: recomputed.parse()?,
+                    seconds: times(planned)?,
+                }),
+            },
+        });
+    }
+    Ok(rows)
+}
+
+/// What is claimed of the rows, and whether it holds.
+fn claims(rows: &[Row]) -> Vec<(bool, String)> {
+    let ours: Vec<&Row> = rows.iter().filter(|r| r.strategy == "search").collect();
+    let planned = || rows.iter().filter_map(|r| Some((r, r.planned.as_ref()?)));
+    let met = ours
+        .iter()
+        .filter(|r| r.planned.as_ref().is_some_and(|p| p.peak <= r.budget));
+    let met = met.count();
+    let equal = planned().filter(|(r, p)| p.peak == r.predicted_peak);
+    let equal = equal.count();
+    let mut claims = vec![
+        (
+            met == ours.len(),
+            format!("search meets {met} of {} budgets", ours.len()),
+        ),
+        (
+            equal == planned().count(),
+            format!(
+                "measured peak = predicted peak in {equal} of {} rows, to the byte",
+                planned().count()
+            ),
+        ),
+    ];
+    let off = |r: &&Row| Some((r.overhead()? - r.planned.as_ref()?.predicted).abs());
+    let far = ours
+        .iter()
+        .filter_map(|r| Some((off(r)?, r)))
+        .max_by(|a, b| a.0.total_cmp(&b.0));
+    if let Some((points, row)) = far {
+        claims.push((
+            points <= MOST_POINTS,
+            format!(
+                "measured overhead within {points:.1} points of the predicted one, of at most {MOST_POINTS} ({} is farthest)",
+                row.name()
+            ),
+        ));
+    }
+    for row in &ours {
+        let overhead = row.overhead().unwrap_or(f64::INFINITY);
+        if row.model == "resnet152" && row.batch == 32 && row.share == "50%" {
+            claims.push((
+                overhead <= MOST_HALF,
+                format!(
+                    "{}: {overhead:.1} % more time, of at most {MOST_HALF} %",
+                    row.name()
+                ),
+            ));
+        }
+        if row.batch == 64 {
+            claims.push((
+                row.planned.as_ref().is_some_and(|p| p.peak <= row.budget),
+                format!(
+                    "batch 64 trains within the plain peak of batch 32, for {overhead:.1} % more time"
+                ),
+            ));
+        }
+    }
+    let mut slower = Vec::new();
+    let mut compared = 0;
+    for row in rows.iter().filter(|r| r.strategy != "search") {
+        let same = |r: &&&Row| (&r.model, r.batch, &r.share) == (&row.model, row.batch, &row.share);
+        let search = ours.iter().find(same).and_then(|r| r.overhead());
+        if let (Some(search), Some(other)) = (search, row.overhead()) {
+            compared += 1;
+            if search > other + NOISE {
+                slower.push(format!(
+                    "{} ({search:.1} % against {other:.1} %)",
+                    row.name()
+                ));
             }
         }
     }
-    archive(repo, &rows)
-}
-
-/// The rows of all comparisons.
-#[derive(Default)]
-struct Rows {
-    /// With the share that was asked for in front.
-    csv: String,
-    /// The same for a person.
-    table: String,
-}
-
-impl Rows {
-    /// Adds the rows of one table that `remat compare` wrote.
-    fn add(&mut self, share: &str, text: &str) -> Result<()> {
-        let mut lines = text.lines();
-        let header = lines.next().context("the table is empty")?;
-        if self.csv.is_empty() {
-            writeln!(self.csv, "budget,{header}")?;
-        }
-        for line in lines {
-            writeln!(self.csv, "{share},{line}")?;
-            let cell = |name: &str| {
-                let at = header.split(',').position(|column| column == name);
-                at.and_then(|at| line.split(',').nth(at)).unwrap_or("")
-            };
-            writeln!(
-                self.table,
-                "| {} | {} | {share} | {} | {} | {} | {} | {} | {} | {} | {} |",
-                cell("model"),
-                cell("batch_size"),
-                cell("strategy"),
-                mebibytes(cell("plain_peak_bytes")),
-                mebibytes(cell("measured_peak_bytes")),
-                rounded(cell("plain_seconds"), 3),
-                rounded(cell("planned_seconds"), 3),
-                rounded(cell("overhead_percent"), 1),
-                rounded(cell("predicted_overhead_percent"), 1),
-                cell("remark"),
-            )?;
-            if cell("predicted_peak_bytes") != cell("measured_peak_bytes") {
-                bail!("a measured peak is not the predicted one: {line}");
-            }
-        }
-        Ok(())
+    let mut text = format!(
+        "search is slower than another strategy at the same budget in {} of {compared} rows",
+        slower.len()
+    );
+    if !slower.is_empty() {
+        text += &format!(": {}", slower.join("; "));
     }
-}
-
-fn mebibytes(cell: &str) -> String {
-    let bytes = cell.parse::<f64>();
-    bytes.map_or("-".into(), |bytes| {
-        format!("{:.1}", bytes / f64::from(1 << 20))
-    })
-}
-
-fn rounded(cell: &str, places: usize) -> String {
-    let value = cell.parse::<f64>();
-    value.map_or("-".into(), |value| format!("{value:.places$}"))
+    claims.push((slower.is_empty(), text));
+    claims
 }
 
 const HEADER: &str = "\
-| model | batch | budget | strategy | plain peak, MiB | planned peak, MiB | plain, s | planned, s | overhead, % | predicted, % | |
-|---|---|---|---|---|---|---|---|---|---|---|
+| model | batch | budget | strategy | plain peak, MiB | planned peak, MiB | plain, s | planned, s | overhead, % | predicted, % | bound, % | recomputed | planning, s |
+|---|---|---|---|---|---|---|---|---|---|---|---|---|
 ";
 
-/// Writes the table with what it was measured on, and every number.
-fn archive(repo: &Repo, rows: &Rows) -> Result<()> {
-    let date = output(repo.command("date").args(["-u", "+%Y-%m-%d"]))?;
-    let commit = output(repo.command("git").args(["rev-parse", "--short", "HEAD"]))?;
-    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let cpu = cpu.lines().find_map(|line| line.strip_prefix("model name"));
-    let cpu = cpu
-        .unwrap_or("unknown")
-        .trim_start_matches(['\t', ' ', ':']);
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    let folder = format!("bench/runs/{}-compare", date.trim());
-    std::fs::create_dir_all(repo.path(&folder))?;
-    let readme = format!(
+fn summary(archive: &Archive, rows: &[Row], claims: &[(bool, String)]) -> Result<String> {
+    let mut text = format!(
         "# The planned step against the plain one\n\n\
-         `cargo xtask bench compare` at commit {}, on {cpu} with {cores} cores. Plain and planned steps took turns; times are \
-         medians of three steps after one that is not counted. A measured peak that is not the predicted one, to the byte, \
-         would have ended the benchmark. Where a strategy has no plan for the budget the row says so; `search` takes the smallest \
-         that it knows then.\n\n{HEADER}{}",
-        commit.trim(),
-        rows.table
+         `cargo xtask bench compare` {}. ResNet-152: 224 × 224, SGD with momentum. BERT-base, masked language model: 128 tokens, Adam, \
+         dropout 0.1. Plain and planned steps take turns, one round that is not counted; times are the least of the counted ones, the files have \
+         every one. A budget is a share of the plain step's arena or, where no plan goes so low, the smallest that `search` reaches; `b32` \
+         is the whole plain arena of batch 32. Every planned loss had the plain step's bits.\n\n",
+        archive.made_on
     );
-    std::fs::write(repo.path(&folder).join("README.md"), readme)?;
-    std::fs::write(repo.path(&folder).join("raw.csv"), &rows.csv)?;
-    println!("{folder}");
-    Ok(())
+    for (holds, claim) in claims {
+        writeln!(text, "- {}: {claim}", verdict(*holds))?;
+    }
+    write!(text, "\n{HEADER}")?;
+    let mebibytes = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    for row in rows {
+        write!(
+            text,
+            "| {} | {} | {} | {} | {:.0} |",
+            row.model,
+            row.batch,
+            row.share,
+            row.strategy,
+            mebibytes(row.plain_peak)
+        )?;
+        match &row.planned {
+            Some(planned) => writeln!(
+                text,
+                " {:.0} | {:.3} | {:.3} | {:.1} | {:.1} | {:.1} | {} | {:.1} |",
+                mebibytes(planned.peak),
+                least(&row.plain),
+                least(&planned.seconds),
+                row.overhead().unwrap_or(f64::NAN),
+                planned.predicted,
+                planned.bound,
+                planned.recomputed,
+                row.plan_seconds
+            )?,
+            None => writeln!(
+                text,
+                " misses {:.0}; its smallest is {:.0} | {:.3} | - | - | - | - | - | {:.1} |",
+                mebibytes(row.budget),
+                mebibytes(row.predicted_peak),
+                least(&row.plain),
+                row.plan_seconds
+            )?,
+        }
+    }
+    Ok(text)
 }

@@ -2,6 +2,7 @@
 //!
 //! Each task is one file. A task gets the words after its name, and either succeeds or says what to do.
 
+mod archive;
 mod bench;
 mod bench_compare;
 mod bench_plan;
@@ -37,7 +38,7 @@ const TASKS: [Task; 3] = [
     },
     Task {
         name: "bench",
-        summary: "measure and archive: plan; profile; engine or compare [CASE…]",
+        summary: "measure and archive: plan; engine, profile or compare [CASE…]",
         run: bench::run,
     },
     Task {

@@ -1,10 +1,9 @@
 //! What profiling costs, and whether its numbers add up: the whole step without the profiler against
 //! the sum of the nodes' times, and the time of profiling against as many plain steps.
 //!
-//! `cargo run --release -p remat-profile --example cost -- resnet152 4`. Prints one row of CSV; fails
-//! if a bound is broken.
+//! `cargo run --release -p remat-profile --example cost -- resnet152 4`. Prints CSV: a line for each
+//! round, then their medians with the difference and the cost that follow.
 
-use std::process::ExitCode;
 use std::time::Instant;
 
 use remat_engine::{Engine, StepContext};
@@ -13,18 +12,11 @@ use remat_models::{Model, ModelOptions, Values, build};
 use remat_profile::{HostSpill, MeasureOptions, measure};
 use remat_program::Optimizer;
 
-/// How far the sum of the nodes' times may be from the whole step.
-const SUM_BOUND: f64 = 0.03;
-/// Rounds of which the median counts.
-const ROUNDS: usize = 3;
-/// How much profiling may cost, in plain steps for each step that it runs.
-const COST_BOUND: f64 = 1.3;
+/// Rounds of which the median counts. Steps on a shared machine differ by several percent; the
+/// medians of five rounds of profiling and ten plain steps do not.
+const ROUNDS: usize = 5;
 
-/// The columns of the row that is printed.
-const HEADER: &str = "model,batch,threads,peak_bytes,plain_step_s,sum_of_nodes_s,difference,\
-                      profiling_s,cost";
-
-fn main() -> ExitCode {
+fn main() {
     let mut words = std::env::args().skip(1);
     let name = words.next().unwrap_or_else(|| "resnet152".into());
     let size = words.next().map_or(Ok(4), |text| text.parse());
@@ -41,34 +33,30 @@ fn main() -> ExitCode {
     let steps = MeasureOptions::default();
     // The very first step meets cold memory.
     plain_step(&mut engine);
-    let rounds: Vec<Round> = (0..ROUNDS)
-        .map(|_| Round::run(&mut engine, &steps))
-        .collect();
-    let of = |value: fn(&Round) -> f64| median(rounds.iter().map(value).collect());
-    let (plain, sum, profiling) = (of(|r| r.plain), of(|r| r.sum), of(|r| r.profiling));
-    let difference = of(|r| r.sum / r.plain - 1.0);
-    let cost = of(|r| r.profiling / r.plain) / steps.steps() as f64;
-    let peak = engine.predicted().arena.get();
-    println!("{HEADER}");
-    println!(
-        "{name},{},{threads},{peak},{plain:.4},{sum:.4},{difference:.4},{profiling:.4},{cost:.3}",
-        options.batch
-    );
-    let holds = difference.abs() <= SUM_BOUND && cost <= COST_BOUND;
-    if !holds {
-        eprintln!("bounds: |difference| <= {SUM_BOUND}, cost <= {COST_BOUND}");
+    println!("round,plain_before_s,plain_after_s,sum_of_nodes_s,profiling_s");
+    let mut rounds = Vec::new();
+    for number in 1..=ROUNDS {
+        let round = Round::run(&mut engine, &steps);
+        let [before, after] = round.plain;
+        println!(
+            "{number},{before:.4},{after:.4},{:.4},{:.4}",
+            round.sum, round.profiling
+        );
+        rounds.push(round);
     }
-    if holds {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    let plain = median(rounds.iter().flat_map(|r| r.plain).collect());
+    let sum = median(rounds.iter().map(|r| r.sum).collect());
+    let profiling = median(rounds.iter().map(|r| r.profiling).collect());
+    let difference = sum / plain - 1.0;
+    let cost = profiling / plain / steps.steps() as f64;
+    println!("threads,plain_s,sum_of_nodes_s,profiling_s,difference,cost");
+    println!("{threads},{plain:.4},{sum:.4},{profiling:.4},{difference:.4},{cost:.3}");
 }
 
 /// Profiling between two plain steps, so that a machine that slows down shows in both. In seconds.
 struct Round {
-    /// The mean of the plain steps before and after.
-    plain: f64,
+    /// The steps before and after.
+    plain: [f64; 2],
     /// The sum of the nodes' times.
     sum: f64,
     /// The whole of the profiling.
@@ -86,7 +74,7 @@ impl Round {
             .expect("the batch is good and host memory can be had")
             .graph;
         Round {
-            plain: (before + after) / 2.0,
+            plain: [before, after],
             sum: graph.nodes().iter().map(|n| n.time.seconds()).sum(),
             profiling,
         }
