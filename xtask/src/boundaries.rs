@@ -18,7 +18,7 @@ struct Reach {
     allowed: &'static [&'static str],
 }
 
-const REACHES: [Reach; 8] = [
+const REACHES: [Reach; 9] = [
     Reach {
         package: "remat-graph",
         allowed: &[],
@@ -51,6 +51,10 @@ const REACHES: [Reach; 8] = [
         package: "remat-report",
         allowed: &["remat-graph"],
     },
+    Reach {
+        package: "remat-py",
+        allowed: &["remat-graph", "remat-plan", "remat-rewrite", "remat-verify"],
+    },
 ];
 
 /// A word of the language or the library that only some crates may use.
@@ -59,7 +63,7 @@ struct Reserved {
     rooms: &'static [&'static str],
 }
 
-const CLOCK: &[&str] = &["crates/profile", "crates/cli", "xtask"];
+const CLOCK: &[&str] = &["crates/profile", "crates/cli", "crates/py", "xtask"];
 const ENGINE: &[&str] = &["crates/engine"];
 const RESERVED: [Reserved; 6] = [
     Reserved {

@@ -6,7 +6,6 @@ mod exit;
 mod input;
 mod output;
 mod progress;
-mod size;
 mod summary;
 
 use clap::Parser;

@@ -12,6 +12,7 @@
 //! This crate reads no clock, does no IO beyond the two formats, and depends on no other crate of
 //! the workspace.
 
+mod budget;
 mod check;
 mod error;
 mod graph;
@@ -23,6 +24,7 @@ mod schedule;
 mod timeline;
 mod unit;
 
+pub use budget::{Budget, parse_budget};
 pub use error::{FileError, GraphError, PlanFileError, ScheduleError};
 pub use graph::{Effect, Graph, GraphParts, Node, Phase, Role, Storage};
 pub use id::{NodeId, StepId, StorageId};

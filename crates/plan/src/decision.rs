@@ -4,7 +4,9 @@
 //! reasons are read off the schedule itself, so they say what is true of the plan and not what a
 //! strategy meant.
 
-use remat_graph::{Bytes, Effect, Graph, Micros, NodeId, Phase, Step, StorageId, Timeline};
+use remat_graph::{
+    Bytes, Effect, Graph, Micros, NodeId, Phase, Plan, ScheduleError, Step, StorageId, Timeline,
+};
 
 use crate::activation::{Activation, activations};
 
@@ -79,8 +81,17 @@ impl Reason {
     }
 }
 
+/// What `plan` does with each activation of its graph, ascending by storage.
+///
+/// # Errors
+/// If the plan is not a schedule of this graph.
+pub fn decisions(graph: &Graph, plan: &Plan) -> Result<Vec<Decision>, ScheduleError> {
+    let timeline = Timeline::new(graph, &plan.steps)?;
+    Ok(of_schedule(graph, &plan.steps, &timeline))
+}
+
 /// The decision for each activation, ascending by storage.
-pub(crate) fn decisions(graph: &Graph, steps: &[Step], timeline: &Timeline) -> Vec<Decision> {
+pub(crate) fn of_schedule(graph: &Graph, steps: &[Step], timeline: &Timeline) -> Vec<Decision> {
     let activations = activations(graph);
     let natural = graph.natural_order();
     let lives = lives(graph, steps);
@@ -215,7 +226,7 @@ mod tests {
         let order: Vec<NodeId> = order.iter().copied().map(NodeId).collect();
         let steps = with_frees(graph, &order);
         let timeline = Timeline::new(graph, &steps).expect("valid");
-        let decisions = decisions(graph, &steps, &timeline);
+        let decisions = of_schedule(graph, &steps, &timeline);
         decisions.iter().map(|d| d.reason).collect()
     }
 

@@ -28,7 +28,7 @@ mod sqrt;
 #[cfg(test)]
 mod testing;
 
-pub use decision::{Action, Decision, Reason};
+pub use decision::{Action, Decision, Reason, decisions};
 pub use error::{Infeasible, PlanError};
 pub use floor::{Floor, floor};
 pub use frontier::{Frontier, frontier};

@@ -139,7 +139,7 @@ pub(crate) fn finish(
     })?;
     let (peak_node, incompressible) = at_peak(graph, &plan, &timeline);
     Ok(Planned {
-        decisions: decision::decisions(graph, &plan.steps, &timeline),
+        decisions: decision::of_schedule(graph, &plan.steps, &timeline),
         status: Status::new(plan.time, draft.time_bound, natural.time, draft.stopped),
         lower_bound: draft.time_bound,
         stats: Stats {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use remat::{Error, Fitted, check_numbers, plain_peak};
 use remat_engine::{EngineError, Peak};
-use remat_graph::{Bytes, write_atomically};
+use remat_graph::{Budget, Bytes, parse_budget, write_atomically};
 use remat_report::{Axis, Bars, Chart, Line, Unit};
 
 use super::Planning;
@@ -16,7 +16,6 @@ use super::run::check_text;
 use super::stages::{self, Lines, Times};
 use super::step::{Step, parse_count};
 use crate::output;
-use crate::size::{Budget, parse_budget};
 
 /// Measure peak memory and latency with and without recomputation, per batch size
 #[derive(clap::Args)]

@@ -7,7 +7,7 @@ use super::Planning;
 use super::run::check_text;
 use super::stages::{self, Lines, Times};
 use super::step::{Training, parse_count};
-use crate::size::{Budget, parse_budget};
+use remat_graph::{Budget, parse_budget};
 
 /// What is run.
 #[derive(clap::Args)]

@@ -2,12 +2,11 @@
 
 use std::path::PathBuf;
 
-use remat_graph::Timeline;
+use remat_graph::{Budget, Timeline, parse_budget};
 
 use super::step::parse_count;
 use super::{Planning, plan_profile};
 use crate::progress::Meter;
-use crate::size::{Budget, parse_budget};
 use crate::{input, output, summary};
 
 /// Decide which activations to keep and which to recompute under a byte budget

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use remat_graph::{Bytes, Micros};
+use remat_graph::{Budget, Bytes, Micros};
 use remat_plan::mutwo::{
     ActivationLevel, ActivationPlan, Choice, ProfiledActivation, plan_activations,
 };
@@ -15,7 +15,6 @@ use serde_json::json;
 use super::plan::Profile;
 use crate::exit::UsageError;
 use crate::output;
-use crate::size::Budget;
 use crate::summary::percent;
 
 pub(crate) fn run(

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use remat_engine::{Engine, Spill, lower};
-use remat_graph::{Bytes, Graph, Timeline, write_atomically};
+use remat_graph::{Budget, Bytes, Graph, Timeline, parse_budget, write_atomically};
 use remat_models::data::batch;
 use remat_models::{Model, Values};
 use remat_profile::{
@@ -19,7 +19,6 @@ use remat_profile::{
 use self::meter::Meter;
 use self::pictures::Picture;
 use super::step::{Step, parse_count};
-use crate::size::{Budget, parse_budget};
 
 /// Measure where the time and the bytes of a training step go
 #[derive(clap::Args)]

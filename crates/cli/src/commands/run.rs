@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use remat::{Checked, Error, FitOptions, StepReport, Trainer, check_numbers, plain_peak};
 use remat_engine::{Engine, EngineError, Peak, lower};
-use remat_graph::Bytes;
+use remat_graph::{Budget, Bytes, parse_budget};
 use remat_models::Model;
 use remat_plan::{NoWatch, Strategy};
 use serde_json::{Value, json};
@@ -16,7 +16,6 @@ use super::stages::{self, Lines, Staged, Times};
 use super::step::{Step, parse_count};
 use crate::exit::Promised;
 use crate::output;
-use crate::size::{Budget, parse_budget};
 
 /// Train a model on generated data in a byte budget
 #[derive(clap::Args)]

@@ -4,11 +4,11 @@
 //! decimal fractions and are kept exactly; what is not a whole number of bytes rounds down, so that a
 //! budget is never larger than was asked for.
 
-use remat_graph::Bytes;
+use crate::Bytes;
 
 /// What the step may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Budget {
+pub enum Budget {
     /// A number of bytes.
     Bytes(Bytes),
     /// A share of the plain step's peak, in units of 10⁻⁹.
@@ -33,7 +33,7 @@ const UNITS: [(&str, u64); 10] = [
 
 impl Budget {
     /// The bytes, given the plain step's peak.
-    pub(crate) fn resolve(self, plain_peak: Bytes) -> Bytes {
+    pub fn resolve(self, plain_peak: Bytes) -> Bytes {
         match self {
             Budget::Bytes(bytes) => bytes,
             Budget::Share(parts) => {
@@ -44,8 +44,11 @@ impl Budget {
     }
 }
 
-/// Reads a budget; the signature is what `clap` wants.
-pub(crate) fn parse_budget(text: &str) -> Result<Budget, String> {
+/// Reads a budget.
+///
+/// # Errors
+/// What is wrong with the text, as the end of a sentence that begins with it: "is empty; …".
+pub fn parse_budget(text: &str) -> Result<Budget, String> {
     let text = text.trim();
     if text.is_empty() {
         return Err("is empty; write for example 3GiB or 60%".into());

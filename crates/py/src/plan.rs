@@ -1,0 +1,241 @@
+//! The plan: made, read, written, taken apart, rewritten and checked.
+
+use pyo3::prelude::*;
+use remat_graph::{Bytes, Step, Timeline};
+use remat_plan::{Action, Effort, Options, PlanError, Planned, Status, Strategy};
+
+use crate::error::{invalid, no_plan};
+use crate::graph::{Graph, runs};
+use crate::watch::PythonWatch;
+
+/// A schedule of runs and frees on one graph.
+#[pyclass(frozen, module = "remat")]
+pub(crate) struct Plan {
+    plan: remat_graph::Plan,
+    /// Known where the plan was made here, and not read.
+    lower_bound: Option<f64>,
+    status: Option<Status>,
+}
+
+impl From<Planned> for Plan {
+    fn from(planned: Planned) -> Plan {
+        Plan {
+            plan: planned.plan,
+            lower_bound: Some(planned.lower_bound.get()),
+            status: Some(planned.status),
+        }
+    }
+}
+
+#[pymethods]
+impl Plan {
+    /// Reads `remat.plan/1`. Nothing is known of its bound and status, and `verify` judges the rest.
+    #[staticmethod]
+    fn from_json(py: Python<'_>, text: &str) -> PyResult<Plan> {
+        Ok(Plan {
+            plan: remat_graph::Plan::from_json(text).map_err(|error| invalid(py, error))?,
+            lower_bound: None,
+            status: None,
+        })
+    }
+
+    /// Writes `remat.plan/1`.
+    fn to_json(&self) -> String {
+        self.plan.to_json()
+    }
+
+    /// What the step may use, in bytes.
+    #[getter]
+    fn budget(&self) -> u64 {
+        self.plan.budget.get()
+    }
+
+    /// The highest sum of live bytes.
+    #[getter]
+    fn peak(&self) -> u64 {
+        self.plan.peak.get()
+    }
+
+    /// The sum of the times of all runs, in microseconds.
+    #[getter]
+    fn time(&self) -> f64 {
+        self.plan.time.get()
+    }
+
+    /// No plan under the budget takes less time, in microseconds.
+    #[getter]
+    fn bound(&self) -> Option<f64> {
+        self.lower_bound
+    }
+
+    /// The strategy that made it.
+    #[getter]
+    fn strategy(&self) -> Option<&str> {
+        self.plan.strategy.as_deref()
+    }
+
+    /// How the planning ended: `optimal`, `feasible` or `stopped`.
+    #[getter]
+    fn status(&self) -> Option<&'static str> {
+        self.status.map(|status| match status {
+            Status::Optimal => "optimal",
+            Status::Feasible { .. } => "feasible",
+            Status::LimitReached { .. } => "stopped",
+        })
+    }
+
+    /// `("run", node)` and `("free", storage)`, in order.
+    fn steps(&self) -> Vec<(&'static str, u32)> {
+        let pair = |step: &Step| match *step {
+            Step::Run(node) => ("run", node.0),
+            Step::Free(storage) => ("free", storage.0),
+        };
+        self.plan.steps.iter().map(pair).collect()
+    }
+
+    /// What becomes of each activation of `graph`, ascending by storage.
+    fn decisions(&self, py: Python<'_>, graph: &Graph) -> PyResult<Vec<Decision>> {
+        let decisions = remat_plan::decisions(&graph.graph, &self.plan);
+        let decisions = decisions.map_err(|error| invalid(py, error))?;
+        let named = decisions.iter().map(|d| Decision::new(&graph.graph, d));
+        Ok(named.collect())
+    }
+
+    /// The highest bytes during each run, in order.
+    fn timeline(&self, py: Python<'_>, graph: &Graph) -> PyResult<Vec<u64>> {
+        let timeline = Timeline::new(&graph.graph, &self.plan.steps);
+        let timeline = timeline.map_err(|error| invalid(py, error))?;
+        Ok(runs(&self.plan.steps, &timeline))
+    }
+
+    fn __repr__(&self) -> String {
+        let plan = &self.plan;
+        let steps = plan.steps.len();
+        format!(
+            "<remat.Plan: {steps} steps, peak {}, {}>",
+            plan.peak, plan.time
+        )
+    }
+}
+
+/// What becomes of one activation, and why.
+#[pyclass(frozen, get_all, module = "remat")]
+pub(crate) struct Decision {
+    /// Which storage.
+    storage: u32,
+    /// What a person calls it.
+    name: String,
+    /// Its size.
+    bytes: u64,
+    /// How often it is made again; 0 if it is kept.
+    recomputed: u32,
+    /// Why, in a few words.
+    reason: &'static str,
+    /// Microseconds to rebuild it while everything else is kept.
+    recompute_time: f64,
+    /// Microseconds that the plan spends on making it again.
+    spent: f64,
+    /// The node that makes it.
+    created: u32,
+    /// The first backward node that reads it.
+    first_backward: u32,
+}
+
+impl Decision {
+    fn new(graph: &remat_graph::Graph, decision: &remat_plan::Decision) -> Decision {
+        Decision {
+            storage: decision.storage.0,
+            name: graph.storage_name(decision.storage),
+            bytes: decision.bytes.get(),
+            recomputed: match decision.action {
+                Action::Retained => 0,
+                Action::Recomputed { times } => times,
+            },
+            reason: decision.reason.text(),
+            recompute_time: decision.recompute_time.get(),
+            spent: decision.spent.get(),
+            created: decision.created.0,
+            first_backward: decision.first_backward.0,
+        }
+    }
+}
+
+/// Plans `graph` under `budget` bytes. `progress(done, total, best, lowest)` is called now and then; after `time_limit` seconds
+/// the best plan so far is taken.
+#[pyfunction]
+#[pyo3(signature = (graph, budget, *, strategy = "search", effort = None, time_limit = None, progress = None))]
+pub(crate) fn plan(
+    py: Python<'_>,
+    graph: &Graph,
+    budget: u64,
+    strategy: &str,
+    effort: Option<u8>,
+    time_limit: Option<f64>,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<Plan> {
+    let options = options(py, strategy, effort)?;
+    let watch = PythonWatch::new(time_limit, progress);
+    watched(py, watch, |watch| {
+        remat_plan::plan(&graph.graph, Bytes(budget), &options, watch)
+    })
+}
+
+/// The plan with the smallest peak that the strategy knows how to reach.
+#[pyfunction]
+#[pyo3(signature = (graph, *, strategy = "search", effort = None))]
+pub(crate) fn smallest(
+    py: Python<'_>,
+    graph: &Graph,
+    strategy: &str,
+    effort: Option<u8>,
+) -> PyResult<Plan> {
+    let options = options(py, strategy, effort)?;
+    watched(py, PythonWatch::new(None, None), |watch| {
+        remat_plan::smallest(&graph.graph, &options, watch)
+    })
+}
+
+/// Plans without Python's lock. An exception in the watch, Ctrl-C among them, goes before any plan.
+fn watched(
+    py: Python<'_>,
+    mut watch: PythonWatch,
+    plan: impl Send + FnOnce(&mut PythonWatch) -> Result<Planned, PlanError>,
+) -> PyResult<Plan> {
+    let planned = py.detach(|| plan(&mut watch));
+    watch.finish()?;
+    Ok(planned.map_err(|error| no_plan(py, &error))?.into())
+}
+
+fn options(py: Python<'_>, strategy: &str, effort: Option<u8>) -> PyResult<Options> {
+    let strategy = Strategy::from_name(strategy).ok_or_else(|| {
+        let names = Strategy::ALL.map(Strategy::name).join(", ");
+        invalid(
+            py,
+            format!("there is no strategy \"{strategy}\"; there are {names}"),
+        )
+    })?;
+    let effort = match effort {
+        None => Effort::DEFAULT,
+        Some(level) => Effort::new(level)
+            .ok_or_else(|| invalid(py, format!("effort {level} is not between 0 and 10")))?,
+    };
+    Ok(Options { strategy, effort })
+}
+
+/// The plan as an ordinary graph: each recomputation is a node of its own, and nothing is written twice.
+#[pyfunction]
+pub(crate) fn rewrite(py: Python<'_>, graph: &Graph, plan: &Plan) -> PyResult<Graph> {
+    let rewritten = remat_rewrite::rewrite(&graph.graph, &plan.plan);
+    Ok(Graph::new(
+        rewritten.map_err(|error| invalid(py, error))?.graph,
+    ))
+}
+
+/// Everything that is wrong with `plan` as a plan of `graph`, in words; nothing if it holds.
+#[pyfunction]
+pub(crate) fn verify(graph: &Graph, plan: &Plan) -> Vec<String> {
+    match remat_verify::verify(&graph.graph, &plan.plan) {
+        Ok(_) => Vec::new(),
+        Err(violations) => violations.0.iter().map(ToString::to_string).collect(),
+    }
+}

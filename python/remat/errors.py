@@ -1,0 +1,36 @@
+"""Every error that Remat raises, with numbers and what to do.
+
+All are subclasses of `RematError`. The planner's own are raised by the native module, which looks them up here.
+"""
+
+from __future__ import annotations
+
+
+class RematError(Exception):
+    """Something that Remat cannot do, and why."""
+
+
+class InvalidInput(RematError, ValueError):
+    """A graph, plan, budget or option that makes no sense."""
+
+
+class InfeasibleBudget(RematError):
+    """No plan fits in the budget."""
+
+    def __init__(self, message: str, budget: int, smallest: int, floor: int, tightest: str) -> None:
+        super().__init__(message)
+        #: What the step may use, in bytes.
+        self.budget = budget
+        #: The smallest budget for which a plan is known.
+        self.smallest = smallest
+        #: No plan at all goes below this.
+        self.floor = floor
+        #: The node, or the moment, that gives the floor.
+        self.tightest = tightest
+
+    def __reduce__(self) -> tuple[type[InfeasibleBudget], tuple[str, int, int, int, str]]:
+        return type(self), (str(self), self.budget, self.smallest, self.floor, self.tightest)
+
+
+class PlanningStopped(RematError):
+    """The time limit came before a plan under the budget was found."""
