@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Literal, final
 
+__all__ = ["Decision", "Graph", "Plan", "parse_budget", "plan", "rewrite", "smallest", "verify"]
+
 @final
 class Graph:
     """A checked training step."""

@@ -1,10 +1,11 @@
 //! The Python part of the tests, in a virtual environment that is made here.
 //!
-//! `.venv` holds what `python/requirements.txt` pins. A stamp beside it records the requirements that it was
+//! The package is installed by `pip install .` into a folder under `target`, so that what is tested is what a user
+//! gets. `.venv` holds what `python/requirements.txt` pins. A stamp beside it records the requirements that it was
 //! made from: while they are unchanged it is used again, otherwise it is made anew. An interpreter named in
 //! `REMAT_PYTHON` is used as it is, and nothing is installed.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
@@ -15,13 +16,41 @@ const ENVIRONMENT: &str = ".venv";
 /// Written last, so that an installation that broke off is not taken for a good one.
 const STAMP: &str = ".venv/requirements.stamp";
 
-/// Runs every test under `python/tests` against the optimised engine.
+/// Where the package is installed.
+const PACKAGE: &str = "target/python";
+
+/// Installs the package, checks its types, and runs every test under `python/tests`.
 pub(crate) fn check(repo: &Repo) -> Result<()> {
     let python = interpreter(repo)?;
-    let peer = engine_peer(repo)?;
-    let mut tests = repo.command(python);
-    tests.args("-m unittest discover --start-directory python/tests".split(' '));
-    show(tests.env("ENGINE_PEER", peer))
+    let package = package(repo, &python)?;
+    let run = |words: &str| {
+        let mut command = repo.command(&python);
+        command.args(words.split(' ')).env("PYTHONPATH", &package);
+        command
+    };
+    show(&mut run("-m mypy"))?;
+    show(&mut run("-m mypy.stubtest remat._native"))?;
+    let mut tests = run("-m unittest discover --start-directory python/tests");
+    show(tests.env("ENGINE_PEER", engine_peer(repo)?))
+}
+
+/// Installs the package of this checkout as a user would, and gives the folder that Python must know of.
+pub(crate) fn package(repo: &Repo, python: &Path) -> Result<PathBuf> {
+    let folder = repo.path(PACKAGE);
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder)?;
+    }
+    // Maturin is among the requirements, so nothing is downloaded.
+    let install = "-m pip install --quiet --disable-pip-version-check --no-input --no-deps --no-build-isolation --target";
+    let mut command = repo.command(python);
+    command.args(install.split(' ')).args([PACKAGE, "."]);
+    // Maturin is found beside the interpreter, also where its environment is not the active one.
+    let beside = python.parent().map(Path::to_path_buf).unwrap_or_default();
+    let known = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::iter::once(beside).chain(std::env::split_paths(&known));
+    show(command.env("PATH", std::env::join_paths(path)?))
+        .context("`pip install .` does not work")?;
+    Ok(folder)
 }
 
 /// Builds the engine's side of the comparisons, optimised, and gives its path.
