@@ -20,11 +20,11 @@ struct Case {
 const CASES: [Case; 8] = [
     Case {
         name: "resnet152-b4",
-        arguments: "resnet152 4 sgd 5 70%,50%,35% search,mutwo,sqrt",
+        arguments: "resnet152 4 sgd 7 70%,50%,35% search,mutwo,sqrt",
     },
     Case {
         name: "resnet152-b8",
-        arguments: "resnet152 8 sgd 3 70%,50%,35% search,mutwo,sqrt",
+        arguments: "resnet152 8 sgd 5 70%,50%,35% search,mutwo,sqrt",
     },
     Case {
         name: "resnet152-b16",
@@ -121,15 +121,24 @@ struct Planned {
     seconds: Vec<f64>,
 }
 
-fn least(seconds: &[f64]) -> f64 {
-    seconds.iter().copied().fold(f64::INFINITY, f64::min)
+/// The mean of the two in the middle of an even number.
+fn median(numbers: &[f64]) -> f64 {
+    let mut sorted = numbers.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() % 2 {
+        1 => sorted[middle],
+        _ => (sorted[middle - 1] + sorted[middle]) / 2.0,
+    }
 }
 
 impl Row {
-    /// The measured overhead in percent.
+    /// The measured overhead in percent: the median over the rounds, in each of which both steps ran one after the other, so that
+    /// a machine that is slower for a while is so for both.
     fn overhead(&self) -> Option<f64> {
-        let planned = least(&self.planned.as_ref()?.seconds);
-        Some(100.0 * (planned / least(&self.plain) - 1.0))
+        let pairs = self.planned.as_ref()?.seconds.iter().zip(&self.plain);
+        let ratios: Vec<f64> = pairs.map(|(planned, plain)| planned / plain).collect();
+        Some(100.0 * (median(&ratios) - 1.0))
     }
 
     /// `resnet152, batch 32, 50%, search`.
@@ -154,9 +163,9 @@ fn parse(csv: &str) -> Result<Vec<Row>> {
             model,
             batch,
             share,
-            strategy,
             budget,
             plain_peak,
+            strategy,
             predicted_peak,
             peak,
             predicted,
@@ -287,8 +296,8 @@ fn summary(archive: &Archive, rows: &[Row], claims: &[(bool, String)]) -> Result
     let mut text = format!(
         "# The planned step against the plain one\n\n\
          `cargo xtask bench compare` {}. ResNet-152: 224 × 224, SGD with momentum. BERT-base, masked language model: 128 tokens, Adam, \
-         dropout 0.1. Plain and planned steps take turns, one round that is not counted; times are the least of the counted ones, the files have \
-         every one. A budget is a share of the plain step's arena or, where no plan goes so low, the smallest that `search` reaches; `b32` \
+         dropout 0.1. Plain and planned steps take turns, one round that is not counted; times are medians of the counted ones, overheads medians of the rounds' ratios; the files have \
+         every time. A budget is a share of the plain step's arena or, where no plan goes so low, the smallest that `search` reaches; `b32` \
          is the whole plain arena of batch 32. Every planned loss had the plain step's bits.\n\n",
         archive.made_on
     );
@@ -312,8 +321,8 @@ fn summary(archive: &Archive, rows: &[Row], claims: &[(bool, String)]) -> Result
                 text,
                 " {:.0} | {:.3} | {:.3} | {:.1} | {:.1} | {:.1} | {} | {:.1} |",
                 mebibytes(planned.peak),
-                least(&row.plain),
-                least(&planned.seconds),
+                median(&row.plain),
+                median(&planned.seconds),
                 row.overhead().unwrap_or(f64::NAN),
                 planned.predicted,
                 planned.bound,
@@ -325,7 +334,7 @@ fn summary(archive: &Archive, rows: &[Row], claims: &[(bool, String)]) -> Result
                 " misses {:.0}; its smallest is {:.0} | {:.3} | - | - | - | - | - | {:.1} |",
                 mebibytes(row.budget),
                 mebibytes(row.predicted_peak),
-                least(&row.plain),
+                median(&row.plain),
                 row.plan_seconds
             )?,
         }

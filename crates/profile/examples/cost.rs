@@ -13,8 +13,8 @@ use remat_profile::{HostSpill, MeasureOptions, measure};
 use remat_program::Optimizer;
 
 /// Rounds of which the median counts. Steps on a shared machine differ by several percent; the
-/// medians of five rounds of profiling and ten plain steps do not.
-const ROUNDS: usize = 5;
+/// medians of seven rounds of profiling and fourteen plain steps do not.
+const ROUNDS: usize = 7;
 
 fn main() {
     let mut words = std::env::args().skip(1);

@@ -17,7 +17,7 @@ use remat_models::{Model, ModelOptions, build};
 use remat_plan::{NoWatch, Options, Planned, Strategy};
 use remat_program::Optimizer;
 
-const HEADER: &str = "model,batch_size,share,strategy,budget_bytes,plain_peak_bytes,predicted_peak_bytes,\
+const HEADER: &str = "model,batch_size,share,budget_bytes,plain_peak_bytes,strategy,predicted_peak_bytes,\
                       measured_peak_bytes,predicted_overhead_percent,bound_percent,plan_seconds,recomputed,plain_seconds,planned_seconds";
 
 /// Of weights, data and dropout.
@@ -34,8 +34,9 @@ fn main() -> Outcome<()> {
     let strategies: Option<Vec<_>> = strategies.split(',').map(Strategy::from_name).collect();
     let strategies = strategies.ok_or("a strategy is search, mutwo or sqrt")?;
     println!("{HEADER}");
+    let mut known = Vec::new();
     for budget in budgets.split(',') {
-        bench.budget(budget, &strategies)?;
+        bench.budget(budget, &strategies, &mut known)?;
     }
     Ok(())
 }
@@ -135,12 +136,24 @@ impl Bench {
         })
     }
 
-    /// Measures all strategies at one budget. Where the first has no plan, all get the smallest that it knows.
-    fn budget(&self, word: &str, strategies: &[Strategy]) -> Outcome<()> {
+    /// Measures all strategies at one budget. Where the first has no plan, all get the smallest that it knows; what was
+    /// measured at that budget before is in `known`, and measured once.
+    fn budget(
+        &self,
+        word: &str,
+        strategies: &[Strategy],
+        known: &mut Vec<(Bytes, Vec<String>)>,
+    ) -> Outcome<()> {
         let mut budget = self.resolve(word)?;
         let mut first = self.plan(strategies[0], budget)?;
         if let Err(smallest) = first.fitted {
             budget = smallest;
+            if let Some((_, lines)) = known.iter().find(|(known, _)| *known == budget) {
+                for line in lines {
+                    println!("{}", self.line(word, budget, line));
+                }
+                return Ok(());
+            }
             first = self.plan(strategies[0], budget)?;
         }
         let mut answers = vec![first];
@@ -161,10 +174,13 @@ impl Bench {
                 }
             }
         }
+        let mut lines = Vec::new();
         for (answer, run) in answers.iter().zip(&runs) {
-            let line = self.line(word, budget, answer, &plain, run.as_ref());
-            println!("{line}");
+            let line = self.results(answer, &plain, run.as_ref());
+            println!("{}", self.line(word, budget, &line));
+            lines.push(line);
         }
+        known.push((budget, lines));
         Ok(())
     }
 
@@ -176,15 +192,15 @@ impl Bench {
         }
     }
 
-    /// A line of CSV; of a strategy without a plan the smallest arena stands under the predicted peak.
-    fn line(
-        &self,
-        share: &str,
-        budget: Bytes,
-        answer: &Answer,
-        plain: &Run<'_>,
-        run: Option<&Run<'_>>,
-    ) -> String {
+    /// A line of CSV.
+    fn line(&self, share: &str, budget: Bytes, results: &str) -> String {
+        let batch = self.model_options.batch;
+        let (budget, peak) = (budget.get(), self.peak.get());
+        format!("{},{batch},{share},{budget},{peak},{results}", self.name)
+    }
+
+    /// The part of a line that belongs to a strategy; of one without a plan the smallest arena stands under the predicted peak.
+    fn results(&self, answer: &Answer, plain: &Run<'_>, run: Option<&Run<'_>>) -> String {
         let fitted = answer.fitted.as_ref();
         let cell = |value: Option<String>| value.unwrap_or_default();
         let bound = |p: &Planned| {
@@ -193,12 +209,7 @@ impl Bench {
         };
         let planned = fitted.ok().map(|f| &f.planned);
         let cells = [
-            self.name.clone(),
-            self.model_options.batch.to_string(),
-            share.into(),
             answer.strategy.name().into(),
-            budget.get().to_string(),
-            self.peak.get().to_string(),
             fitted
                 .map_or_else(|s| s.get(), |f| f.predicted.arena.get())
                 .to_string(),
