@@ -3,7 +3,10 @@
 from collections.abc import Callable
 from typing import Literal, final
 
-__all__ = ["Decision", "Graph", "Plan", "parse_budget", "plan", "rewrite", "smallest", "verify"]
+__all__ = ["Decision", "Graph", "Plan", "parse_budget", "plan", "rewrite", "smallest", "verify", "__version__"]
+
+__version__: str
+"""The version of the planner."""
 
 @final
 class Graph:

@@ -21,6 +21,10 @@ use pyo3::prelude::*;
 /// The module's contents, in the order of the data.
 #[pymodule]
 mod _native {
+    /// The version of the planner, which plans on disk are kept under.
+    #[pymodule_export]
+    #[allow(non_upper_case_globals)] // Python's name for it.
+    const __version__: &str = env!("CARGO_PKG_VERSION");
     #[pymodule_export]
     use crate::graph::{Graph, parse_budget};
     #[pymodule_export]
