@@ -81,7 +81,9 @@ pub(crate) fn code(error: &anyhow::Error) -> ExitCode {
 fn of_training(error: &remat::Error) -> Option<u8> {
     use remat::Error;
     match error {
+        Error::Model(_) => Some(USAGE),
         Error::DoesNotFit { .. }
+        | Error::TooSlow { .. }
         | Error::PlainDoesNotFit { .. }
         | Error::PlainOutOfMemory { .. }
         | Error::Plan(PlanError::Infeasible(_)) => Some(INFEASIBLE),
@@ -91,6 +93,9 @@ fn of_training(error: &remat::Error) -> Option<u8> {
         | Error::NotAsPlanned { .. }
         | Error::PeakDiffers { .. } => Some(VIOLATION),
         Error::Weights(_) | Error::Checkpoint { .. } | Error::OtherRun { .. } => Some(BAD_FILE),
-        Error::Plan(PlanError::Stopped { .. }) | Error::Profile(_) | Error::Engine(_) => None,
+        Error::Plan(PlanError::Stopped { .. })
+        | Error::Profile(_)
+        | Error::Engine(_)
+        | Error::OtherNodes { .. } => None,
     }
 }

@@ -17,10 +17,16 @@ use std::process::ExitCode;
 struct Arguments {
     #[command(subcommand)]
     command: commands::Command,
+    /// Show neither progress nor notes: only results and errors
+    #[arg(long, short, global = true)]
+    quiet: bool,
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    if arguments.quiet {
+        output::be_quiet();
+    }
     match arguments.command.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -2,11 +2,32 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use remat_graph::{Graph, write_atomically};
 use remat_plan::{Action, Planned};
 
 use crate::exit::UsageError;
+
+/// Set once, before a verb runs.
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// From here on, only results and errors are printed.
+pub(crate) fn be_quiet() {
+    QUIET.store(true, Ordering::Relaxed);
+}
+
+/// Whether progress and notes are unwanted.
+pub(crate) fn is_quiet() -> bool {
+    QUIET.load(Ordering::Relaxed)
+}
+
+/// Tells something beside the result.
+pub(crate) fn note(text: &str) {
+    if !is_quiet() {
+        eprintln!("note: {text}");
+    }
+}
 
 /// Refuses an output path whose folder is not there, before any work is done.
 pub(crate) fn check_folder(path: Option<&Path>) -> Result<(), UsageError> {
@@ -29,8 +50,15 @@ pub(crate) fn check_folder(path: Option<&Path>) -> Result<(), UsageError> {
 /// Writes `text` to `path` whole or not at all, and says so.
 pub(crate) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     write_atomically(path, text.as_bytes())?;
-    eprintln!("wrote {}", path.display());
+    wrote(path);
     Ok(())
+}
+
+/// Says that a file is there.
+pub(crate) fn wrote(path: &Path) {
+    if !is_quiet() {
+        eprintln!("wrote {}", path.display());
+    }
 }
 
 /// The decisions in the exchange layout of the profiler's files.

@@ -84,8 +84,25 @@ pub fn parse_budget(text: &str) -> Result<Budget, String> {
     }
 }
 
+/// Reads a share such as `20%`.
+///
+/// # Errors
+/// What is wrong with the text, as the end of a sentence that begins with it.
+pub fn parse_share(text: &str) -> Result<f64, String> {
+    let number = text.trim().strip_suffix('%').map(str::trim_end);
+    let number = number.ok_or("is not a share; write for example 20%")?;
+    if number.starts_with('-') {
+        return Err("is negative; write for example 20%".into());
+    }
+    let parts = scaled(number, PARTS_PER_PERCENT)?;
+    Ok(parts as f64 / (100 * PARTS_PER_PERCENT) as f64)
+}
+
 /// `number × factor`, rounded down. Reads digits with at most one point.
 fn scaled(number: &str, factor: u128) -> Result<u128, String> {
+    if let Some(other) = number.chars().find(|c| !c.is_ascii_digit() && *c != '.') {
+        return Err(format!("has \"{other}\" where a number should be"));
+    }
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let has_digits = !(whole.is_empty() && fraction.is_empty());
     if !has_digits || fraction.contains('.') {
@@ -138,6 +155,22 @@ mod tests {
         check("33.35%", 333);
         check("100%", 1000);
         check("250 %", 2500);
+    }
+
+    #[test]
+    fn a_share_needs_its_sign() {
+        assert_eq!(parse_share("20%"), Ok(0.2));
+        assert_eq!(parse_share(" 0.5 % "), Ok(0.005));
+        assert_eq!(parse_share("0%"), Ok(0.0));
+        for (text, word) in [
+            ("20", "20%"),
+            ("-1%", "negative"),
+            ("x%", "\"x\""),
+            ("%", "number"),
+        ] {
+            let message = parse_share(text).expect_err("nonsense");
+            assert!(message.contains(word), "{text}: {message}");
+        }
     }
 
     #[test]

@@ -24,7 +24,7 @@ mod schedule;
 mod timeline;
 mod unit;
 
-pub use budget::{Budget, parse_budget};
+pub use budget::{Budget, parse_budget, parse_share};
 pub use error::{FileError, GraphError, PlanFileError, ScheduleError};
 pub use graph::{Effect, Graph, GraphParts, Node, Phase, Role, Storage};
 pub use id::{NodeId, StepId, StorageId};

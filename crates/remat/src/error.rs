@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use remat_engine::{EngineError, Peak};
 use remat_graph::Bytes;
+use remat_models::ModelError;
 use remat_models::weights::WeightsError;
 use remat_plan::PlanError;
 use remat_profile::ProfileError;
@@ -47,6 +48,20 @@ pub enum Error {
         smallest: Bytes,
         source: EngineError,
     },
+    /// One sample trains in the budget, but takes too long.
+    #[error(
+        "not even one sample trains in the budget within the overhead allowed: the best plan found takes \
+         {:.1} % more time, {:.1} % are allowed; allow more, or give it more memory",
+        100.0 * overhead, 100.0 * allowed
+    )]
+    TooSlow { overhead: f64, allowed: f64 },
+    /// Two batch sizes of a model are not the same nodes.
+    #[error(
+        "`{measured}` and `{other}` have other nodes: the times of one say nothing about the other"
+    )]
+    OtherNodes { measured: String, other: String },
+    #[error(transparent)]
+    Model(#[from] ModelError),
     #[error(transparent)]
     Plan(#[from] PlanError),
     #[error(transparent)]

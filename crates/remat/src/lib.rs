@@ -28,19 +28,24 @@
 //!
 //! [`fit`] is the list of the stages: [`profile`] the step, then plan, rewrite, verify and place it
 //! ([`fit_profiled`]). [`Trainer`] runs the result and keeps checkpoints, and [`check_numbers`]
-//! compares it with the plain step, bit by bit.
+//! compares it with the plain step, bit by bit. [`max_batch`] asks the other way round: not what a step
+//! costs in a budget, but how large its batch can be.
 //!
 //! There is no fallback: the schedule that runs is the one that was verified, or there is an error.
 
 mod checkpoint;
 mod error;
 mod fit;
+mod max_batch;
 mod numbers;
 mod times;
 mod trainer;
 
 pub use error::Error;
 pub use fit::{FitOptions, Fitted, fit, fit_profiled, plain_peak, smallest};
+pub use max_batch::{
+    BatchWatch, LARGEST, MaxBatch, MaxBatchOptions, PlainBatch, Refusal, max_batch,
+};
 pub use numbers::{Checked, Difference, check_numbers};
 pub use times::{estimate, profile, profile_plain};
 pub use trainer::{StepReport, Trainer};

@@ -3,6 +3,7 @@
 mod compare;
 mod demo;
 mod frontier;
+mod max_batch;
 mod models;
 mod numeric;
 mod pair;
@@ -32,6 +33,7 @@ pub(crate) enum Command {
     Verify(verify::Arguments),
     Run(run::Arguments),
     Compare(compare::Arguments),
+    MaxBatch(max_batch::Arguments),
     Models(models::Arguments),
     Demo(demo::Arguments),
 }
@@ -46,6 +48,7 @@ impl Command {
             Command::Verify(arguments) => verify::run(&arguments),
             Command::Run(arguments) => run::run(&arguments),
             Command::Compare(arguments) => compare::run(&arguments),
+            Command::MaxBatch(arguments) => max_batch::run(&arguments),
             Command::Models(arguments) => models::run(&arguments),
             Command::Demo(arguments) => demo::run(&arguments),
         }

@@ -69,10 +69,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let plain_peak = Timeline::natural(&graph).peak;
     let budget = arguments.budget.resolve(plain_peak);
     if budget > plain_peak {
-        eprintln!(
-            "note: the budget of {budget} is above the plain step's peak of {plain_peak}: nothing \
-             has to be recomputed"
-        );
+        output::note(&format!(
+            "the budget of {budget} is above the plain step's peak of {plain_peak}: nothing has to be \
+             recomputed"
+        ));
     }
     let mut meter = Meter::new(limit);
     let planned = remat_plan::plan(&graph, budget, &arguments.planning.options(), &mut meter);

@@ -30,17 +30,17 @@ pub(crate) fn run(
     };
     let nodes = read_node_stats(nodes)?;
     let activations = read_activation_stats(activations)?;
-    eprintln!("note: without edges mutwo works at the level of activations; there is no schedule");
+    output::note("without edges mutwo works at the level of activations; there is no schedule");
     let missing: Vec<&str> = nodes
         .missing
         .into_iter()
         .chain(activations.missing)
         .collect();
     if !missing.is_empty() {
-        eprintln!(
-            "note: the files lack {}; planning goes on without",
-            missing.join(", ")
-        );
+        let missing = missing.join(", ");
+        output::note(&format!(
+            "the files lack {missing}; planning goes on without"
+        ));
     }
     let (level, rows) = activation_level(&nodes.rows, &activations.rows);
     if profile.swap && level.activations.iter().all(|a| a.swap_time.is_none()) {

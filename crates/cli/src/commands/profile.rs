@@ -1,6 +1,5 @@
 //! `remat profile`: where the time and the bytes of a training step go.
 
-mod meter;
 mod pictures;
 mod summary;
 
@@ -12,13 +11,13 @@ use remat_graph::{Budget, Bytes, Graph, Timeline, parse_budget, write_atomically
 use remat_models::data::batch;
 use remat_models::{Model, Values};
 use remat_profile::{
-    Analysis, Breakdown, FileSpill, HostSpill, Limited, MeasureOptions, Origin, Profile,
+    Analysis, Breakdown, FileSpill, HostSpill, Limited, MeasureOptions, Origin, Profile, Progress,
     breakdowns, measure, write_profile,
 };
 
-use self::meter::Meter;
 use self::pictures::Picture;
 use super::step::{Step, parse_count};
+use crate::progress::Bar;
 
 /// Measure where the time and the bytes of a training step go
 #[derive(clap::Args)]
@@ -63,9 +62,6 @@ pub(crate) struct Arguments {
     /// Print the summary as JSON
     #[arg(long)]
     json: bool,
-    /// Show no progress
-    #[arg(long, short)]
-    quiet: bool,
 }
 
 /// One profile with everything that is told about it.
@@ -157,11 +153,8 @@ fn measure_one(arguments: &Arguments, size: usize, model: &Model) -> anyhow::Res
     let limit = arguments
         .memory_limit
         .map(|limit| limit.resolve(plain_peak));
-    let mut meter = Meter::new(
-        format!("profiling {}, batch {size}", arguments.step.model),
-        arguments.quiet,
-    );
-    let mut watch = |progress| meter.show(progress);
+    let mut bar = Bar::new(format!("profiling {}, batch {size}", arguments.step.model));
+    let mut watch = |p: Progress| bar.show(p.done as u64, p.total as u64, "");
     let mut swapped = None;
     let measurement = match limit {
         Some(limit) if limit < plain_peak => {
@@ -180,7 +173,7 @@ fn measure_one(arguments: &Arguments, size: usize, model: &Model) -> anyhow::Res
             measure(&mut engine, &options, spill.as_mut(), &mut watch)
         }
     };
-    meter.clear();
+    bar.clear();
     let measurement = measurement?;
     let analysis = Analysis::new(&measurement.graph);
     Ok(Profiled {

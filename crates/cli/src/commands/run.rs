@@ -256,7 +256,7 @@ fn train(
     }
     if let Some(path) = &arguments.save {
         trainer.save_weights(path)?;
-        eprintln!("wrote {}", path.display());
+        output::wrote(path);
     }
     Ok(steps)
 }

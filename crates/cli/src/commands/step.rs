@@ -1,7 +1,7 @@
 //! Which training step: the arguments of every verb that runs one.
 
 use remat::FitOptions;
-use remat_models::{Model, ModelOptions, build};
+use remat_models::{Model, ModelError, ModelOptions, build};
 use remat_plan::Options;
 use remat_profile::MeasureOptions;
 use remat_program::Optimizer;
@@ -55,11 +55,23 @@ impl Step {
 impl Training {
     /// One training step of `model` at this batch size.
     pub(crate) fn build(&self, model: &str, batch: usize) -> anyhow::Result<Model> {
-        if !(self.learning_rate.is_finite() && self.learning_rate >= 0.0) {
-            let rate = self.learning_rate;
-            let text = format!("a learning rate of {rate} makes no sense; give a number from zero");
-            return Err(UsageError(text).into());
+        self.check()?;
+        Ok(self.model(model, batch)?)
+    }
+
+    /// Refuses what `clap` cannot see.
+    pub(crate) fn check(&self) -> Result<(), UsageError> {
+        let rate = self.learning_rate;
+        match rate.is_finite() && rate >= 0.0 {
+            true => Ok(()),
+            false => Err(UsageError(format!(
+                "a learning rate of {rate} makes no sense; give a number from zero"
+            ))),
         }
+    }
+
+    /// As [`Training::build`], for arguments that were checked.
+    pub(crate) fn model(&self, model: &str, batch: usize) -> Result<Model, ModelError> {
         let optimizer = match self.optimizer.as_str() {
             "sgd" => Optimizer::sgd(self.learning_rate),
             "adamw" => Optimizer::adamw(self.learning_rate),
@@ -72,7 +84,7 @@ impl Training {
             optimizer: Some(optimizer),
             ..ModelOptions::default()
         };
-        Ok(build(model, &options)?)
+        build(model, &options)
     }
 
     /// How to fit it, with this planner.

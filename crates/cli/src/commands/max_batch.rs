@@ -1,0 +1,187 @@
+//! `remat max-batch`: the largest batch that trains in a budget, plain and planned.
+
+use remat::{BatchWatch, LARGEST, MaxBatch, MaxBatchOptions, Refusal, max_batch};
+use remat_graph::{Budget, Bytes, Micros, parse_budget, parse_share};
+use serde_json::{Value, json};
+
+use super::Planning;
+use super::step::Step;
+use crate::exit::UsageError;
+use crate::progress::Meter;
+use crate::summary::percent;
+
+/// Find the largest batch that trains in a byte budget, plain and planned, and what it costs
+#[derive(clap::Args)]
+#[command(after_help = "\
+Nothing larger than a small batch is run: peaks are computed (a run has exactly the same), times are measured
+at a small batch size and scaled node by node. `remat compare` measures the batch size that was found.
+
+Examples:
+  remat max-batch resnet152 --budget 8GiB
+  remat max-batch bert-base --budget 4GiB --max-overhead 20%")]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    step: Step,
+    /// What the whole step may use: 8GiB, 800MiB or plain bytes
+    #[arg(long, value_parser = parse_budget, allow_hyphen_values = true)]
+    budget: Budget,
+    /// How much more time than the plain step of the same batch a plan may take
+    #[arg(long, value_name = "PERCENT", value_parser = parse_share, allow_hyphen_values = true)]
+    max_overhead: Option<f64>,
+    #[command(flatten)]
+    planning: Planning,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let Budget::Bytes(budget) = arguments.budget else {
+        let why =
+            "--budget is a share, but of which batch size? Give it in bytes, for example 8GiB";
+        return Err(UsageError(why.into()).into());
+    };
+    let options = MaxBatchOptions {
+        budget,
+        max_overhead: arguments.max_overhead,
+        fit: arguments.step.fit_options(arguments.planning.options()),
+    };
+    let training = &arguments.step.training;
+    training.check()?;
+    let build = |batch| training.model(&arguments.step.model, batch);
+    let mut meter = Meter::new(arguments.planning.limit()?);
+    let found = max_batch(&build, &options, &mut meter);
+    meter.clear();
+    let found = found?;
+    match arguments.json {
+        true => println!("{:#}", report(arguments, budget, &found)),
+        false => print!("{}", text(arguments, budget, &found)),
+    }
+    Ok(())
+}
+
+impl BatchWatch for Meter {
+    fn trying(&mut self, batch: usize) {
+        self.restart(format!("planning batch {batch}"));
+    }
+}
+
+/// A line of the table.
+struct Row {
+    name: &'static str,
+    batch: usize,
+    arena: Bytes,
+    time: Micros,
+    overhead: Option<f64>,
+}
+
+fn rows(found: &MaxBatch) -> Vec<Row> {
+    let plain = found.plain.map(|plain| Row {
+        name: "plain",
+        batch: plain.batch,
+        arena: plain.peak.arena,
+        time: plain.time,
+        overhead: None,
+    });
+    let planned = Row {
+        name: "planned",
+        batch: found.batch,
+        arena: found.fitted.predicted.arena,
+        time: found.fitted.planned.plan.time,
+        overhead: Some(found.fitted.planned.overhead()),
+    };
+    plain.into_iter().chain([planned]).collect()
+}
+
+fn text(arguments: &Arguments, budget: Bytes, found: &MaxBatch) -> String {
+    let mut lines = vec![format!(
+        "{:<9} {:>8} {:>12} {:>10} {:>12} {:>10}",
+        "", "batch", "arena", "a step", "a sample", "overhead"
+    )];
+    for row in rows(found) {
+        lines.push(format!(
+            "{:<9} {:>8} {:>12} {:>10} {:>12} {:>10}",
+            row.name,
+            row.batch,
+            row.arena.to_string(),
+            row.time.to_string(),
+            Micros(row.time.get() / row.batch as f64).to_string(),
+            row.overhead
+                .map_or("-".into(), |o| format!("+{}", percent(o)))
+        ));
+    }
+    let audit = &found.fitted.audit;
+    if found.plain.is_none() {
+        lines.push(format!(
+            "Without a plan not even one sample fits in {budget}."
+        ));
+    }
+    lines.push(refusal(found, arguments.max_overhead, budget));
+    lines.push(format!(
+        "Verified: {} runs replayed, {} of them recomputations, no violation; the arena is what the budget bounds.",
+        audit.runs.iter().sum::<u32>(),
+        audit.recomputed
+    ));
+    lines.push(format!(
+        "Times are predictions: measured at batch {}, scaled node by node. To measure this batch:",
+        found.measured_at
+    ));
+    let model = &arguments.step.model;
+    lines.push(format!(
+        "  remat compare {model} --batch-sizes {} --budget {}",
+        found.batch,
+        budget.get()
+    ));
+    lines.join("\n") + "\n"
+}
+
+fn refusal(found: &MaxBatch, allowed: Option<f64>, budget: Bytes) -> String {
+    let Some((batch, why)) = found.refused else {
+        return format!("No larger batch than {LARGEST} is tried.");
+    };
+    match why {
+        Refusal::Memory(smallest) => format!(
+            "Batch {batch} does not fit: the smallest arena known has {smallest} ({} too many).",
+            smallest.saturating_sub(budget)
+        ),
+        Refusal::Floor(floor) => {
+            format!("Batch {batch} cannot fit: any plan needs at least {floor}.")
+        }
+        Refusal::Overhead(overhead) => format!(
+            "Batch {batch} fits, but the best plan found takes +{}, more than +{}.",
+            percent(overhead),
+            percent(allowed.unwrap_or(0.0))
+        ),
+    }
+}
+
+fn report(arguments: &Arguments, budget: Bytes, found: &MaxBatch) -> Value {
+    let refused = found.refused.map(|(batch, why)| match why {
+        Refusal::Memory(smallest) => {
+            json!({"batch": batch, "smallest_arena_bytes": smallest.get()})
+        }
+        Refusal::Floor(floor) => json!({"batch": batch, "floor_bytes": floor.get()}),
+        Refusal::Overhead(overhead) => json!({"batch": batch, "predicted_overhead": overhead}),
+    });
+    json!({
+        "model": arguments.step.model,
+        "budget_bytes": budget.get(),
+        "max_overhead": arguments.max_overhead,
+        "measured_at_batch": found.measured_at,
+        "plain": found.plain.map(|plain| json!({
+            "batch": plain.batch,
+            "arena_bytes": plain.peak.arena.get(),
+            "predicted_time_us": plain.time.get(),
+        })),
+        "planned": {
+            "batch": found.batch,
+            "arena_bytes": found.fitted.predicted.arena.get(),
+            "live_peak_bytes": found.fitted.predicted.live.get(),
+            "predicted_time_us": found.fitted.planned.plan.time.get(),
+            "predicted_overhead": found.fitted.planned.overhead(),
+            "recomputed_runs": found.fitted.audit.recomputed,
+            "strategy": found.fitted.planned.plan.strategy,
+        },
+        "refused": refused,
+    })
+}
