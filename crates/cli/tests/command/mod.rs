@@ -1,5 +1,7 @@
 //! Runs the `remat` binary in a folder of its own.
 
+#![allow(dead_code)] // Each file of tests uses some of it.
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
