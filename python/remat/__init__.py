@@ -1,9 +1,41 @@
-"""Remat trains a PyTorch model in the memory you have."""
+"""Remat trains a PyTorch model in the memory you have.
+
+    model = remat.compile(model, budget="8GiB")
+    print(remat.report(model))
+
+The planner itself works without PyTorch; what needs it is imported when it is first used.
+"""
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from remat._native import Decision, Graph, Plan, parse_budget, rewrite, smallest, verify
-from remat.errors import InfeasibleBudget, InvalidInput, PlanningStopped, RematError
+from remat.errors import (
+    InfeasibleBudget,
+    InvalidInput,
+    PlanningStopped,
+    RematError,
+    TorchMissing,
+    UnsupportedGraph,
+    UnsupportedOption,
+)
+
+if TYPE_CHECKING:
+    from remat.account import measure_peak
+    from remat.module import PlannedModule, backend, compile
+    from remat.reporting import Report, report
+
+_NEEDS_TORCH = {
+    "PlannedModule": "module",
+    "Report": "reporting",
+    "backend": "module",
+    "compile": "module",
+    "measure_peak": "account",
+    "report": "reporting",
+}
+"""What is imported when it is first used, and from where."""
 
 __all__ = [
     "Decision",
@@ -11,10 +43,30 @@ __all__ = [
     "InfeasibleBudget",
     "InvalidInput",
     "Plan",
+    "PlannedModule",
     "PlanningStopped",
     "RematError",
+    "Report",
+    "TorchMissing",
+    "UnsupportedGraph",
+    "UnsupportedOption",
+    "backend",
+    "compile",
+    "measure_peak",
     "parse_budget",
+    "report",
     "rewrite",
     "smallest",
     "verify",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NEEDS_TORCH:
+        raise AttributeError(f"module 'remat' has no attribute {name!r}")
+    try:
+        return getattr(importlib.import_module(f"remat.{_NEEDS_TORCH[name]}"), name)
+    except ModuleNotFoundError as missing:
+        if missing.name != "torch":
+            raise
+        raise TorchMissing(f"remat.{name} needs PyTorch, which is not installed: pip install torch") from None

@@ -34,3 +34,15 @@ class InfeasibleBudget(RematError):
 
 class PlanningStopped(RematError):
     """The time limit came before a plan under the budget was found."""
+
+
+class UnsupportedGraph(RematError):
+    """A captured graph with something in it that cannot be planned."""
+
+
+class UnsupportedOption(RematError, NotImplementedError):
+    """An option that this build cannot honour."""
+
+
+class TorchMissing(RematError, ImportError):
+    """PyTorch is needed and not installed."""

@@ -1,0 +1,137 @@
+"""`remat.compile`: a module that trains in a budget, and `remat.backend` for `torch.compile`.
+
+A `PlannedModule` holds the user's module under the name `module` and gives it out as it is: the names of parameters and the keys
+of state dicts do not change, attributes that it does not have are the module's. The plan is made at the first call with
+inputs of a shape; each further shape has a plan of its own.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch._dynamo.exc import BackendCompilerFailed
+
+from remat.capture import Session
+from remat.errors import RematError, UnsupportedOption
+from remat.planning import Budget, Settings, Strategy
+from remat.timing import Profile
+
+PREFIX = "module."
+"""What a `PlannedModule` would add to its module's names."""
+
+_sessions: weakref.WeakKeyDictionary[Any, Session] = weakref.WeakKeyDictionary()
+
+
+def compile(
+    module: torch.nn.Module,
+    budget: Budget,
+    *,
+    profile: Profile = "measure",
+    strategy: Strategy = "search",
+    offload: bool = False,
+    check: bool = False,
+    optimizer: torch.optim.Optimizer | None = None,
+    inductor: bool = False,
+    effort: int | None = None,
+    time_limit: float | None = None,
+) -> PlannedModule:
+    """A module that trains like `module`, bit for bit, and whose step needs no more than `budget` at its peak.
+
+    `budget`: bytes, text (`"8GiB"`, `"60%"`), or a share of the plain step's peak (`0.6`). It counts parameters, buffers, inputs,
+    gradients, activations and transients of forward and backward; with `optimizer=` that optimizer's state too. What is computed
+    outside the module is not seen: let the module return its loss.
+    `profile`: `"measure"` runs every operation alone on the device; `"roofline"` uses a cost model.
+    `strategy`: `"search"`, `"mutwo"` or `"sqrt"`. `effort` (0 to 10) and `time_limit` (seconds) bound the planning.
+    `check`: the first step of each plan also runs without it, and every number must be the same, bit for bit. That step needs
+    the memory of both.
+    `inductor`: the two modules are compiled by Inductor. It fuses operations, so that intermediate values vanish and
+    others come to be: the peak is no longer exact, and numbers may differ in their last bits.
+    """
+    if offload:
+        raise UnsupportedOption(
+            "offload=True: plans that move activations to host memory cannot be run in PyTorch yet; leave it out, and what does not fit is recomputed"
+        )
+    settings = Settings(budget, profile, strategy, effort, time_limit)
+    return PlannedModule(module, Session(settings, optimizer=optimizer, check=check, inductor=inductor))
+
+
+def backend(
+    budget: Budget,
+    *,
+    profile: Profile = "measure",
+    strategy: Strategy = "search",
+    check: bool = False,
+    optimizer: torch.optim.Optimizer | None = None,
+    effort: int | None = None,
+    time_limit: float | None = None,
+) -> Callable[..., Any]:
+    """A backend for `torch.compile(model, backend=remat.backend(budget="8GiB"), dynamic=False)`. The arguments are those of `compile`."""
+    settings = Settings(budget, profile, strategy, effort, time_limit)
+    session = Session(settings, optimizer=optimizer, check=check)
+    function = session.backend()
+    _sessions[function] = session
+    return function
+
+
+def session_of(model: Any) -> Session:
+    """The session of a planned module, of one inside it, or of a backend."""
+    if model in _sessions:
+        return _sessions[model]
+    if isinstance(model, torch.nn.Module):
+        for part in model.modules():
+            if part in _sessions:
+                return _sessions[part]
+    raise RematError("this model was not compiled by remat.compile, and neither was a part of it")
+
+
+class PlannedModule(torch.nn.Module):
+    """A module that runs by plan. See `compile`."""
+
+    module: torch.nn.Module
+
+    def __init__(self, module: torch.nn.Module, session: Session) -> None:
+        super().__init__()
+        self.module = module
+        self.train(module.training)
+        _sessions[self] = session
+        compiled = torch.compile(module, backend=session.backend(), dynamic=False)
+        # In a tuple it is not registered as a part of this module a second time.
+        self._compiled = (compiled,)
+        self.register_state_dict_post_hook(_strip_prefix)
+        self.register_load_state_dict_pre_hook(_add_prefix)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the module; plans first if there is no plan for these shapes."""
+        try:
+            return self._compiled[0](*args, **kwargs)
+        except BackendCompilerFailed as failure:
+            if isinstance(failure.inner_exception, RematError):
+                raise failure.inner_exception from None
+            raise
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("module"), name)
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        """The module's parameters, under the names that they have in it."""
+        return ((name.replace(PREFIX, "", 1), part) for name, part in super().named_parameters(*args, **kwargs))
+
+    def named_buffers(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.Tensor]]:
+        """The module's buffers, under the names that they have in it."""
+        return ((name.replace(PREFIX, "", 1), part) for name, part in super().named_buffers(*args, **kwargs))
+
+
+def _strip_prefix(_module: Any, state: dict[str, Any], prefix: str, _metadata: Any) -> None:
+    for key in [key for key in state if key.startswith(prefix + PREFIX)]:
+        state[prefix + key[len(prefix + PREFIX) :]] = state.pop(key)
+
+
+def _add_prefix(_module: Any, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    for key in [key for key in state if key.startswith(prefix)]:
+        state[prefix + PREFIX + key[len(prefix) :]] = state.pop(key)
