@@ -13,6 +13,7 @@
 //! limit comes in as a [`Watch`] that says stop. It never runs a kernel.
 
 mod activation;
+mod blocks;
 mod bound;
 mod decision;
 mod draft;
@@ -24,6 +25,7 @@ mod options;
 mod planned;
 mod rebuild;
 mod search;
+mod segments;
 mod sqrt;
 #[cfg(test)]
 mod testing;
@@ -115,6 +117,7 @@ fn draft(
         Strategy::Search => search::draft(graph, budget, options, watch)?,
         Strategy::Mutwo => mutwo::draft(graph, budget),
         Strategy::Sqrt => sqrt::draft(graph),
+        Strategy::Blocks => blocks::draft(graph),
     };
     Ok(draft.freeing_after_last_use(graph))
 }

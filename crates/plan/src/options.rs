@@ -23,11 +23,18 @@ pub enum Strategy {
     Mutwo,
     /// Chen's √n segments of the forward pass, for comparison.
     Sqrt,
+    /// Checkpoints every numbered module, as PyTorch users do by hand, for comparison.
+    Blocks,
 }
 
 impl Strategy {
     /// Every strategy, the default first.
-    pub const ALL: [Strategy; 3] = [Strategy::Search, Strategy::Mutwo, Strategy::Sqrt];
+    pub const ALL: [Strategy; 4] = [
+        Strategy::Search,
+        Strategy::Mutwo,
+        Strategy::Sqrt,
+        Strategy::Blocks,
+    ];
 
     /// The name on the command line and in plan files.
     pub fn name(self) -> &'static str {
@@ -35,6 +42,7 @@ impl Strategy {
             Strategy::Search => "search",
             Strategy::Mutwo => "mutwo",
             Strategy::Sqrt => "sqrt",
+            Strategy::Blocks => "blocks",
         }
     }
 

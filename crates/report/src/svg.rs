@@ -190,7 +190,7 @@ fn path(points: &[[f64; 2]]) -> String {
 }
 
 /// `text` for use between tags: what XML forbids there is replaced.
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

@@ -59,7 +59,7 @@ impl Command {
 #[derive(clap::Args)]
 pub(crate) struct Planning {
     /// Which algorithm decides
-    #[arg(long, default_value = "search", value_parser = ["search", "mutwo", "sqrt"])]
+    #[arg(long, default_value = "search", value_parser = ["search", "mutwo", "sqrt", "blocks"])]
     strategy: String,
     /// How much work to spend, 0 (the first plan) to 10; each level is twice the one below
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(0..=10))]
