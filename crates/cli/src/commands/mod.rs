@@ -10,6 +10,7 @@ mod pair;
 mod plan;
 mod plan_profile;
 mod profile;
+mod report;
 mod rewrite;
 mod run;
 mod stages;
@@ -34,6 +35,7 @@ pub(crate) enum Command {
     Run(run::Arguments),
     Compare(compare::Arguments),
     MaxBatch(max_batch::Arguments),
+    Report(report::Arguments),
     Models(models::Arguments),
     Demo(demo::Arguments),
 }
@@ -49,6 +51,7 @@ impl Command {
             Command::Run(arguments) => run::run(&arguments),
             Command::Compare(arguments) => compare::run(&arguments),
             Command::MaxBatch(arguments) => max_batch::run(&arguments),
+            Command::Report(arguments) => report::run(&arguments),
             Command::Models(arguments) => models::run(&arguments),
             Command::Demo(arguments) => demo::run(&arguments),
         }

@@ -1,6 +1,6 @@
 //! `remat profile`: where the time and the bytes of a training step go.
 
-mod pictures;
+pub(super) mod pictures;
 mod summary;
 
 use std::path::{Path, PathBuf};

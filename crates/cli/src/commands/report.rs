@@ -1,0 +1,66 @@
+//! `remat report`: what the commands wrote to a folder, as one HTML file.
+//!
+//! In: a folder with graphs, plans, frontiers, profiles and comparisons, as the other verbs write them. Out: one page, and
+//! a line for each thing that would have been shown had it been there. Nothing is measured here.
+
+mod folder;
+mod gather;
+mod schedule;
+mod tables;
+
+use std::path::{Path, PathBuf};
+
+use remat_graph::write_atomically;
+use remat_report::page::Page;
+
+use self::folder::Folder;
+use crate::exit::UsageError;
+
+/// Make one HTML file of what the commands wrote to a folder
+#[derive(clap::Args)]
+#[command(after_help = "\
+Files are known by what is in them: graphs (remat.graph/1), plans (remat.plan/1), the tables of `remat profile`,
+of `remat frontier --out` and of `remat compare --csv`. What is missing is said on the page, with the command that makes it.
+
+Example:
+  remat profile resnet152 --batch-size 4 --out r
+  remat plan r/resnet152_bs4.graph.json --budget 50% --out r/resnet152_bs4.plan.json
+  remat frontier r/resnet152_bs4.graph.json --out r/resnet152_bs4.frontier.csv
+  remat report r")]
+pub(crate) struct Arguments {
+    /// The folder that holds the files
+    folder: PathBuf,
+    /// Write the page here [default: index.html in the folder]
+    #[arg(long, value_name = "FILE.html")]
+    out: Option<PathBuf>,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    crate::output::check_folder(arguments.out.as_deref())?;
+    let out = match &arguments.out {
+        Some(path) => path.clone(),
+        None => arguments.folder.join("index.html"),
+    };
+    let page = make(&arguments.folder, &out)?;
+    for missing in &page.missing {
+        println!("no {}; to make it: {}", missing.what, missing.command);
+    }
+    println!("wrote {}", out.display());
+    Ok(())
+}
+
+/// Writes the page of what is in `folder` to `out`.
+pub(crate) fn make(folder: &Path, out: &Path) -> anyhow::Result<Page> {
+    let found = Folder::read(folder)?;
+    if found.is_empty() {
+        return Err(UsageError(format!(
+            "{} holds nothing that a report could show; make something first, for example\n  \
+             remat profile resnet50 --batch-size 4 --out {0}",
+            folder.display()
+        ))
+        .into());
+    }
+    let page = gather::page(found, folder)?;
+    write_atomically(out, page.to_html().as_bytes())?;
+    Ok(page)
+}

@@ -1,0 +1,88 @@
+//! The files of a folder, known by what is in them and not by their names.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use remat_graph::{Graph, Plan, read_graph, read_plan};
+use remat_profile::{ActivationStats, NodeStats, read_activation_stats, read_node_stats};
+use remat_report::page::{Comparison, FrontierPoint};
+
+use super::tables;
+
+/// A file and what is in it.
+pub(super) struct Found<T> {
+    pub(super) path: PathBuf,
+    pub(super) content: T,
+}
+
+/// Everything in a folder that a report can show, by kind; each kind by file name.
+#[derive(Default)]
+pub(super) struct Folder {
+    pub(super) graphs: Vec<Found<Graph>>,
+    pub(super) plans: Vec<Found<Plan>>,
+    pub(super) nodes: Vec<Found<Vec<NodeStats>>>,
+    pub(super) activations: Vec<Found<Vec<ActivationStats>>>,
+    pub(super) frontiers: Vec<Found<Vec<FrontierPoint>>>,
+    pub(super) comparisons: Vec<Found<Vec<Comparison>>>,
+}
+
+impl Folder {
+    /// Reads every file of a kind that is known; others are left alone.
+    pub(super) fn read(folder: &Path) -> anyhow::Result<Folder> {
+        let unreadable = || format!("cannot read the folder {}", folder.display());
+        let entries = std::fs::read_dir(folder).with_context(unreadable)?;
+        let mut paths: Vec<PathBuf> = entries
+            .map(|entry| Ok(entry?.path()))
+            .collect::<std::io::Result<_>>()
+            .with_context(unreadable)?;
+        paths.sort();
+        let mut found = Folder::default();
+        for path in paths {
+            match path.extension().and_then(|e| e.to_str()) {
+                Some("json") => found.json(path)?,
+                Some("csv") => found.csv(path)?,
+                _ => {}
+            }
+        }
+        Ok(found)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.graphs.is_empty()
+            && self.nodes.is_empty()
+            && self.activations.is_empty()
+            && self.comparisons.is_empty()
+    }
+
+    fn json(&mut self, path: PathBuf) -> anyhow::Result<()> {
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        if text.contains("\"remat.graph/1\"") {
+            let content = read_graph(&path)?;
+            self.graphs.push(Found { path, content });
+        } else if text.contains("\"remat.plan/1\"") {
+            let content = read_plan(&path)?;
+            self.plans.push(Found { path, content });
+        }
+        Ok(())
+    }
+
+    fn csv(&mut self, path: PathBuf) -> anyhow::Result<()> {
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        let header: Vec<&str> = text.lines().next().unwrap_or("").split(',').collect();
+        let has = |columns: &[&str]| columns.iter().all(|c| header.contains(c));
+        if has(&["node_name", "gtype"]) {
+            let content = read_node_stats(&path)?.rows;
+            self.nodes.push(Found { path, content });
+        } else if has(&["activation_name", "last_fw_use_rank"]) {
+            let content = read_activation_stats(&path)?.rows;
+            self.activations.push(Found { path, content });
+        } else if has(&["budget_bytes", "peak_bytes", "lower_bound_us"]) {
+            let content = tables::frontier(&path, &text)?;
+            self.frontiers.push(Found { path, content });
+        } else if has(&["batch_size", "plain_peak_bytes"]) {
+            let content = tables::comparisons(&path, &text)?;
+            self.comparisons.push(Found { path, content });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,426 @@
+//! From what is in a folder to what the page shows.
+//!
+//! A graph is a step. A plan belongs to the graph on which its replay has the peak that it promises, and a frontier to the
+//! graph whose plain step is its last point, so nothing depends on how files are called. Tables of a profile without a
+//! graph are a step too, of which less is known.
+
+use std::path::Path;
+
+use remat_graph::{Graph, Phase as GraphPhase, Plan, StorageId, Timeline, with_frees};
+use remat_plan::{Action, NoWatch, Options, Strategy, decisions_of};
+use remat_profile::{
+    ActivationStats, Analysis, Gtype, Kind, Measured, NodeStats, Profile, Seconds, node_peaks,
+};
+use remat_report::page::{
+    ActivationRow, Beside, DecisionRow, FrontierPoint, Missing, NodeRow, Page, Phase, Section,
+    StepReport, Tensor,
+};
+
+use super::folder::{Folder, Found};
+use super::schedule::schedule;
+use crate::commands::profile::pictures::LAYERS;
+
+/// Everything that the page shows.
+pub(super) fn page(found: Folder, folder: &Path) -> anyhow::Result<Page> {
+    let mut steps = Vec::new();
+    let mut missing = Vec::new();
+    for graph in &found.graphs {
+        let step = step_of(graph, &found)?;
+        missing.extend(lacking(&step, steps.len(), &graph.path, folder));
+        steps.push(step);
+    }
+    for nodes in &found.nodes {
+        if !steps.iter().any(|step| is_profile_of(&nodes.content, step)) {
+            let step = step_without_graph(nodes, &found);
+            missing.push(Missing {
+                section: Section::Memory,
+                step: Some(steps.len()),
+                what: format!("graph of {}", step.name),
+                command: profile_command(&step, folder),
+            });
+            steps.push(step);
+        }
+    }
+    let comparisons: Vec<_> = found
+        .comparisons
+        .into_iter()
+        .flat_map(|c| c.content)
+        .collect();
+    for (index, step) in steps.iter().enumerate() {
+        if !comparisons.iter().any(|row| row.model == step.model) {
+            missing.push(Missing {
+                section: Section::Batches,
+                step: Some(index),
+                what: format!("comparison of {} at several batch sizes", step.model),
+                command: format!(
+                    "remat compare {0} --batch-sizes 4,8 --check --csv {1}",
+                    step.model,
+                    folder.join(format!("{}.compare.csv", step.model)).display()
+                ),
+            });
+        }
+    }
+    let names: Vec<&str> = steps.iter().map(|step| step.name.as_str()).collect();
+    Ok(Page {
+        title: format!("Remat: {}", names.join(" · ")),
+        version: env!("CARGO_PKG_VERSION").into(),
+        steps,
+        comparisons,
+        missing,
+    })
+}
+
+/// What a step with a graph lacks, and how to make it.
+fn lacking(step: &StepReport, index: usize, graph: &Path, folder: &Path) -> Vec<Missing> {
+    let stem = graph.file_name().unwrap_or_default().to_string_lossy();
+    let stem = stem.trim_end_matches(".json").trim_end_matches(".graph");
+    let file = |ending: &str| {
+        folder
+            .join(format!("{stem}.{ending}"))
+            .display()
+            .to_string()
+    };
+    let missing = |section, what: &str, command| Missing {
+        section,
+        step: Some(index),
+        what: format!("{what} of {}", step.name),
+        command,
+    };
+    let mut all = Vec::new();
+    if step.schedules.len() < 2 {
+        let command = format!(
+            "remat plan {} --budget 50% --out {}",
+            graph.display(),
+            file("plan.json")
+        );
+        all.push(missing(Section::Memory, "plan", command.clone()));
+        all.push(missing(Section::Activations, "plan", command));
+    }
+    if step.frontier.is_empty() {
+        let command = format!(
+            "remat frontier {} --out {}",
+            graph.display(),
+            file("frontier.csv")
+        );
+        all.push(missing(Section::Frontier, "frontier", command));
+    }
+    all
+}
+
+fn profile_command(step: &StepReport, folder: &Path) -> String {
+    let batch = step.batch.unwrap_or(4);
+    format!(
+        "remat profile {} --batch-size {batch} --out {}",
+        step.model,
+        folder.display()
+    )
+}
+
+fn step_of(found: &Found<Graph>, folder: &Folder) -> anyhow::Result<StepReport> {
+    let graph = &found.content;
+    let analysis = Analysis::new(graph);
+    let (model, batch) = model_and_batch(&found.path, graph.name());
+    let plain = Timeline::natural(graph);
+    let plain_steps = with_frees(graph, &graph.natural_order());
+    let activations = activations(graph, &model, batch, &analysis, folder);
+    let storages: Vec<StorageId> = analysis.activations.iter().map(|a| a.storage).collect();
+    let mut schedules = vec![schedule(
+        "plain".into(),
+        graph,
+        &plain_steps,
+        &plain,
+        None,
+        Vec::new(),
+    )];
+    for plan in plans_of(graph, folder) {
+        let timeline = Timeline::new(graph, &plan.steps)?;
+        let name = format!("{}, {}", strategy_of(plan), plan.budget);
+        let decisions = decision_rows(graph, plan, &storages)?;
+        let budget = Some(plan.budget.get());
+        schedules.push(schedule(
+            name,
+            graph,
+            &plan.steps,
+            &timeline,
+            budget,
+            decisions,
+        ));
+    }
+    Ok(StepReport {
+        name: display_name(&model, batch),
+        model,
+        batch,
+        nodes: graph.nodes().iter().map(node_row).collect(),
+        layers: LAYERS.iter().map(|(name, _)| (*name).into()).collect(),
+        tensors: tensors(graph, &analysis),
+        schedules,
+        frontier: frontier_of(&plain, folder),
+        beside: beside(graph, folder)?,
+        activations,
+    })
+}
+
+/// The plans of `graph`: those whose replay is what they promise, of the search first.
+fn plans_of<'f>(graph: &Graph, folder: &'f Folder) -> Vec<&'f Plan> {
+    let fits = |plan: &&Plan| {
+        Timeline::new(graph, &plan.steps)
+            .is_ok_and(|t| t.peak == plan.peak && t.time.get() == plan.time.get())
+    };
+    let mut plans: Vec<&Plan> = folder
+        .plans
+        .iter()
+        .map(|p| &p.content)
+        .filter(fits)
+        .collect();
+    plans.sort_by_key(|plan| strategy_of(plan) != Strategy::Search.name());
+    plans
+}
+
+fn strategy_of(plan: &Plan) -> &str {
+    plan.strategy.as_deref().unwrap_or("a plan")
+}
+
+/// The frontier that ends in this plain step.
+fn frontier_of(plain: &Timeline, folder: &Folder) -> Vec<FrontierPoint> {
+    let is_plain = |p: &FrontierPoint| {
+        let close = (p.seconds - plain.time.seconds()).abs() <= 1e-9 * plain.time.seconds();
+        p.recomputed == 0 && p.peak == plain.peak.get() && close
+    };
+    let mut frontiers = folder.frontiers.iter().map(|f| &f.content);
+    let own = frontiers.find(|points| points.iter().any(is_plain));
+    own.cloned().unwrap_or_default()
+}
+
+/// What other methods reach: those without a budget are made here, those with one are plans of the folder.
+fn beside(graph: &Graph, folder: &Folder) -> anyhow::Result<Vec<Beside>> {
+    let methods = [
+        (
+            Strategy::Blocks,
+            "per-block",
+            "checkpoints every residual block or layer, as is usual in PyTorch: its input is kept, and all of it runs again.",
+        ),
+        (
+            Strategy::Sqrt,
+            "√n segments",
+            "cuts the forward pass into √n segments of √n nodes and checkpoints each.",
+        ),
+    ];
+    let plain = Timeline::natural(graph).peak;
+    let mut beside = Vec::new();
+    for (strategy, name, about) in methods {
+        let options = Options {
+            strategy,
+            ..Options::default()
+        };
+        let planned = remat_plan::smallest(graph, &options, &mut NoWatch)?;
+        if planned.plan.peak < plain {
+            beside.push(point(name, about, &planned.plan));
+        }
+    }
+    let greedy = plans_of(graph, folder);
+    let greedy = greedy
+        .iter()
+        .filter(|p| strategy_of(p) == Strategy::Mutwo.name());
+    beside.extend(greedy.map(|plan| {
+        point(
+            "μ-TWO",
+            "chooses greedily by bytes won per second of recomputation.",
+            plan,
+        )
+    }));
+    Ok(beside)
+}
+
+fn point(name: &str, about: &str, plan: &Plan) -> Beside {
+    Beside {
+        name: name.into(),
+        about: about.into(),
+        peak: plan.peak.get(),
+        seconds: plan.time.seconds(),
+    }
+}
+
+fn decision_rows(
+    graph: &Graph,
+    plan: &Plan,
+    storages: &[StorageId],
+) -> anyhow::Result<Vec<DecisionRow>> {
+    let decisions = decisions_of(graph, plan)?;
+    let row = |storage: &StorageId| {
+        let decision = decisions.iter().find(|d| d.storage == *storage);
+        DecisionRow {
+            recomputed: match decision.map(|d| d.action) {
+                Some(Action::Recomputed { times }) => times,
+                Some(Action::Retained) | None => 0,
+            },
+            reason: decision.map_or("", |d| d.reason.text()).into(),
+            spent_seconds: decision.map_or(0.0, |d| d.spent.seconds()),
+        }
+    };
+    Ok(storages.iter().map(row).collect())
+}
+
+/// The activations with what follows from the graph's times, and the swap times that were measured, if any.
+fn activations(
+    graph: &Graph,
+    model: &str,
+    batch: Option<usize>,
+    analysis: &Analysis,
+    folder: &Folder,
+) -> Vec<ActivationRow> {
+    let measured = folder.activations.iter().map(|a| &a.content);
+    let mut same = measured.filter(|rows| {
+        let pairs = rows.iter().zip(&analysis.activations);
+        rows.len() == analysis.activations.len()
+            && pairs
+                .into_iter()
+                .all(|(row, a)| row.memory_size == a.bytes && row.creation == a.made.0)
+    });
+    let swap_times: Vec<Option<Seconds>> = match same.next() {
+        Some(rows) => rows.iter().map(|row| row.swap_time).collect(),
+        None => vec![None; analysis.activations.len()],
+    };
+    let peaks = node_peaks(graph);
+    let measured = Measured {
+        device: "",
+        peak_mem: &peaks,
+        swap_times: &swap_times,
+    };
+    let profile = Profile::new(model, batch.unwrap_or(0), graph, &measured);
+    profile.activations.iter().map(activation_row).collect()
+}
+
+fn activation_row(a: &ActivationStats) -> ActivationRow {
+    let seconds = |s: Option<Seconds>| s.map(Seconds::get);
+    ActivationRow {
+        name: a.name.clone(),
+        bytes: a.memory_size.get(),
+        created: a.creation,
+        first_backward: a.first_backward,
+        inactive_seconds: seconds(a.inactive_time),
+        recompute_seconds: seconds(a.recomp_time),
+        swap_seconds: seconds(a.swap_time),
+    }
+}
+
+fn node_row(node: &remat_graph::Node) -> NodeRow {
+    let runs = node.phase != GraphPhase::Input;
+    NodeRow {
+        name: node.name.clone(),
+        op: node.op.clone(),
+        phase: phase(node.phase.into()),
+        seconds: if runs { node.time.seconds() } else { 0.0 },
+    }
+}
+
+fn phase(gtype: Gtype) -> Phase {
+    match gtype {
+        Gtype::Input => Phase::Input,
+        Gtype::Forward => Phase::Forward,
+        Gtype::Backward => Phase::Backward,
+        Gtype::Optimizer => Phase::Optimizer,
+        Gtype::Other => Phase::Other,
+    }
+}
+
+fn tensors(graph: &Graph, analysis: &Analysis) -> Vec<Tensor> {
+    let layer = |kind: Kind| LAYERS.iter().position(|(_, kinds)| kinds.contains(&kind));
+    let tensor = |id: StorageId| Tensor {
+        name: graph.storage_name(id),
+        bytes: graph.storage(id).bytes.get(),
+        layer: layer(analysis.storage_kinds[id.index()]).expect("every kind has a layer"),
+    };
+    graph.storage_ids().map(tensor).collect()
+}
+
+/// Whether the node table is that of a step whose graph is there.
+fn is_profile_of(nodes: &[NodeStats], step: &StepReport) -> bool {
+    let pairs = nodes.iter().zip(&step.nodes);
+    nodes.len() == step.nodes.len() && pairs.into_iter().all(|(a, b)| a.name == b.name)
+}
+
+/// What the two tables of a profile tell.
+fn step_without_graph(nodes: &Found<Vec<NodeStats>>, folder: &Folder) -> StepReport {
+    let (model, batch) = model_and_batch(&nodes.path, "");
+    let twin = nodes
+        .path
+        .to_string_lossy()
+        .replace("node_stats", "activation_stats");
+    let mut tables = folder.activations.iter();
+    let rows = tables
+        .find(|a| a.path.to_string_lossy() == twin)
+        .map(|a| &a.content);
+    let node = |n: &NodeStats| NodeRow {
+        name: n.name.clone(),
+        op: n.kind.name().into(),
+        phase: phase(n.gtype),
+        seconds: n.run_time.get(),
+    };
+    StepReport {
+        name: display_name(&model, batch),
+        model,
+        batch,
+        nodes: nodes.content.iter().map(node).collect(),
+        layers: Vec::new(),
+        tensors: Vec::new(),
+        schedules: Vec::new(),
+        frontier: Vec::new(),
+        beside: Vec::new(),
+        activations: rows.into_iter().flatten().map(activation_row).collect(),
+    }
+}
+
+fn display_name(model: &str, batch: Option<usize>) -> String {
+    match batch {
+        Some(batch) => format!("{model}, batch {batch}"),
+        None => model.into(),
+    }
+}
+
+/// The model and the batch size, from a name such as `resnet152_bs4.graph.json` or else from the graph's, `resnet152-b4`.
+fn model_and_batch(path: &Path, graph: &str) -> (String, Option<usize>) {
+    let file = path.file_name().unwrap_or_default().to_string_lossy();
+    let file = file.trim_start_matches("profiler_stats_");
+    let stem = file.split('.').next().unwrap_or_default();
+    let split = |text: &str, mark: &str| {
+        let (model, rest) = text.rsplit_once(mark)?;
+        let digits = rest
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(rest.len());
+        Some((model.to_owned(), Some(rest[..digits].parse().ok()?)))
+    };
+    let fallback = if graph.is_empty() { stem } else { graph };
+    split(stem, "_bs")
+        .or_else(|| split(graph, "-b"))
+        .unwrap_or((fallback.into(), None))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(file: &str, graph: &str, model: &str, batch: Option<usize>) {
+        let found = model_and_batch(Path::new(file), graph);
+        assert_eq!(found, (model.into(), batch));
+    }
+
+    #[test]
+    fn a_step_is_named_by_its_file_or_its_graph() {
+        check(
+            "d/resnet152_bs4.graph.json",
+            "other-b9",
+            "resnet152",
+            Some(4),
+        );
+        check("d/graph.json", "bert-base-b16-s128", "bert-base", Some(16));
+        check(
+            "d/profiler_stats_my_net_bs8_node_stats.csv",
+            "",
+            "my_net",
+            Some(8),
+        );
+        check("d/graph.json", "step", "step", None);
+        check("d/graph.json", "", "graph", None);
+    }
+}

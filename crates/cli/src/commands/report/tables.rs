@@ -1,0 +1,118 @@
+//! The tables of `remat frontier --out` and `remat compare --csv`, read back.
+
+use std::path::Path;
+
+use remat_profile::ProfileError;
+use remat_report::page::{Comparison, FrontierPoint};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+/// A row of a frontier, as far as the page shows it.
+#[derive(Deserialize)]
+struct FrontierRow {
+    budget_bytes: u64,
+    peak_bytes: u64,
+    time_us: f64,
+    recomputed_runs: u64,
+    lower_bound_us: f64,
+}
+
+/// A row of a comparison, as far as the page shows it.
+#[derive(Deserialize)]
+struct ComparisonRow {
+    model: String,
+    batch_size: usize,
+    budget_bytes: u64,
+    plain_peak_bytes: u64,
+    predicted_peak_bytes: Option<u64>,
+    measured_peak_bytes: Option<u64>,
+    plain_seconds: Option<f64>,
+    planned_seconds: Option<f64>,
+    predicted_overhead_percent: Option<f64>,
+    #[serde(default)]
+    bit_equal: String,
+    #[serde(default)]
+    remark: String,
+}
+
+/// The points, ascending by peak.
+pub(super) fn frontier(path: &Path, text: &str) -> Result<Vec<FrontierPoint>, ProfileError> {
+    const MICROS: f64 = 1e-6;
+    let point = |row: FrontierRow| FrontierPoint {
+        budget: row.budget_bytes,
+        peak: row.peak_bytes,
+        seconds: row.time_us * MICROS,
+        bound_seconds: row.lower_bound_us * MICROS,
+        recomputed: row.recomputed_runs,
+    };
+    let mut points: Vec<FrontierPoint> = rows(path, text)?.into_iter().map(point).collect();
+    points.sort_by_key(|p| (p.peak, p.budget));
+    Ok(points)
+}
+
+/// The rows, in the order of the file.
+pub(super) fn comparisons(path: &Path, text: &str) -> Result<Vec<Comparison>, ProfileError> {
+    let comparison = |row: ComparisonRow| Comparison {
+        model: row.model,
+        batch: row.batch_size,
+        budget: row.budget_bytes,
+        plain_peak: row.plain_peak_bytes,
+        predicted_peak: row.predicted_peak_bytes,
+        planned_peak: row.measured_peak_bytes,
+        plain_seconds: row.plain_seconds,
+        planned_seconds: row.planned_seconds,
+        predicted_overhead: row.predicted_overhead_percent.map(|p| p / 100.0),
+        bit_equal: row.bit_equal == "yes",
+        remark: row.remark,
+    };
+    Ok(rows(path, text)?.into_iter().map(comparison).collect())
+}
+
+fn rows<T: DeserializeOwned>(path: &Path, text: &str) -> Result<Vec<T>, ProfileError> {
+    let mut reader = csv::Reader::from_reader(text.as_bytes());
+    let rows = reader.deserialize().collect::<Result<Vec<T>, csv::Error>>();
+    rows.map_err(|error| ProfileError::Csv {
+        path: path.to_owned(),
+        message: error.to_string(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: &str = "budget_bytes,peak_bytes,time_us,overhead_percent,recomputed_runs,lower_bound_us,gap_percent";
+
+    #[test]
+    fn a_frontier_comes_back_in_order_of_its_peaks() {
+        let text = format!("{HEADER}\n20,18,1000000,0,0,1000000,0\n10,9,1500000,50,3,1250000,20\n");
+        let points = frontier(Path::new("f.csv"), &text).expect("a frontier");
+        let peaks: Vec<u64> = points.iter().map(|p| p.peak).collect();
+        assert_eq!(peaks, [9, 18]);
+        assert_eq!((points[0].seconds, points[0].bound_seconds), (1.5, 1.25));
+    }
+
+    #[test]
+    fn what_is_no_number_is_an_error_that_names_file_and_line() {
+        let text = format!("{HEADER}\n20,many,1,0,0,1,0\n");
+        let error = frontier(Path::new("f.csv"), &text)
+            .expect_err("a bad cell")
+            .to_string();
+        assert!(
+            error.contains("f.csv") && error.contains("line: 2"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn an_empty_cell_of_a_comparison_is_no_value() {
+        let text = "model,batch_size,strategy,budget_bytes,plain_peak_bytes,predicted_peak_bytes,measured_peak_bytes,\
+                    reduction_percent,plain_seconds,planned_seconds,overhead_percent,predicted_overhead_percent,recomputed,bit_equal,remark\n\
+                    m,4,search,5,10,,,,,,,,,,no plan fits\nm,8,search,5,10,5,5,50,1.5,2,33,30,7,yes,\n";
+        let rows = comparisons(Path::new("c.csv"), text).expect("a comparison");
+        assert_eq!((rows[0].planned_peak, rows[0].bit_equal), (None, false));
+        assert_eq!(rows[0].remark, "no plan fits");
+        assert_eq!((rows[1].planned_peak, rows[1].bit_equal), (Some(5), true));
+        assert_eq!(rows[1].predicted_overhead, Some(0.3));
+    }
+}
