@@ -156,9 +156,10 @@ class MemoryPanel {
     const [from, to] = this.view.window;
     if (at < from || at > to) return;
     const name = step.nodes[schedule.runs[peak]].name;
+    const side = x(at) > (inner.left + inner.right) / 2 ? -1 : 1;
     root.append(
       svg("circle", { class: "mark peak", cx: x(at), cy: y(total[peak]), r: 4.5 }, svg("title", {}, `peak: ${bytes(total[peak])} at ${name}`)),
-      label(`peak ${bytes(total[peak])}`, [x(at), y(total[peak]) + 22], [inner.left, inner.right], { class: "strong peak-label" }));
+      svg("text", { class: "strong peak-label halo", x: x(at) + side * 10, y: y(total[peak]) + 16, "text-anchor": side < 0 ? "end" : "start" }, `peak ${bytes(total[peak])}`));
   }
 
   drawCursor() {
