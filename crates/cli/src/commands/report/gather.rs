@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use remat_graph::{Graph, Phase as GraphPhase, Plan, StorageId, Timeline, with_frees};
-use remat_plan::{Action, NoWatch, Options, Strategy, decisions_of};
+use remat_plan::{Action, NoWatch, Options, Strategy, decisions};
 use remat_profile::{
     ActivationStats, Analysis, Gtype, Kind, Measured, NodeStats, Profile, Seconds, node_peaks,
 };
@@ -245,7 +245,7 @@ fn decision_rows(
     plan: &Plan,
     storages: &[StorageId],
 ) -> anyhow::Result<Vec<DecisionRow>> {
-    let decisions = decisions_of(graph, plan)?;
+    let decisions = decisions(graph, plan)?;
     let row = |storage: &StorageId| {
         let decision = decisions.iter().find(|d| d.storage == *storage);
         DecisionRow {
