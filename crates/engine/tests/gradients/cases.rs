@@ -1,5 +1,7 @@
 //! Every op's gradient, as autodiff and the kernels compute it, against central differences.
 //!
+//! Whoever includes this module says how a program runs, by `crate::set_up`.
+//!
 //! A case builds `y` from parameters. With a random `s`, `L = ⟨s, y⟩` is summed in `f64`; each element
 //! of each parameter is moved by `±STEP`, and `(L₊ - L₋) / 2 STEP` must be the gradient that the
 //! program computes for it.
@@ -9,7 +11,7 @@
 //! `STEP² / 6 · L‴ ≈ 1e-5 · L‴`. A wrong factor, index or sign is off by the size of the gradient.
 //! Where a function has kinks, the values are chosen so that no step crosses one.
 
-use remat_engine::{Engine, StepContext};
+use remat_engine::StepContext;
 use remat_program::op::{
     BatchNormState, ConvOptions, CrossEntropy, Gelu, HeadOperand, Heads, Mask, PoolOptions, Then,
     Transpose,
@@ -94,7 +96,7 @@ fn check(name: &str, build: impl FnOnce(&mut Case) -> Result<Var, ProgramError>)
         .outputs
         .extend(gradients.pairs().iter().map(|&(_, g)| g));
 
-    let mut engine = Engine::new(&program, 1).unwrap();
+    let mut engine = crate::set_up(&program);
     for (var, values) in &parameters {
         engine.write_f32(var.tensor(), values).unwrap();
     }
