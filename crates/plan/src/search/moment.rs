@@ -29,8 +29,8 @@ pub(crate) struct Moment<'m> {
     /// The storage of each of `priced`, and by how much its price is above the others'.
     storages: Vec<u32>,
     weights: Vec<f64>,
-    /// The network's node for each node of the past.
-    again: Vec<(u32, usize)>,
+    /// The network's node for each node of the past, and the arc that its time is the capacity of.
+    again: Vec<(u32, usize, usize)>,
 }
 
 impl<'m> Moment<'m> {
@@ -89,8 +89,10 @@ impl<'m> Moment<'m> {
                 network.arc(source, d, UNCUT);
             }
         }
+        let mut timed = Vec::with_capacity(again.len());
         for &(w, r) in &again {
-            network.arc(r, sink, (model.time[w as usize] * SCALE) as i64);
+            let arc = network.arc(r, sink, (model.time[w as usize] * SCALE) as i64);
+            timed.push((w, r, arc));
             for &s in model.reads.of(w as usize) {
                 if of_storage[s as usize] != usize::MAX {
                     network.arc(r, of_storage[s as usize], UNCUT);
@@ -105,7 +107,16 @@ impl<'m> Moment<'m> {
             weights: vec![1.0; priced.len()],
             priced,
             storages,
-            again,
+            again: timed,
+        }
+    }
+
+    /// From now on `node` may not run again.
+    pub(crate) fn forbid(&mut self, node: u32) {
+        for &(w, _, arc) in &self.again {
+            if w == node {
+                self.network.set(arc, UNCUT);
+            }
         }
     }
 
@@ -138,7 +149,7 @@ impl<'m> Moment<'m> {
     pub(crate) fn again(&self) -> Vec<bool> {
         let side = self.network.on_source_side(self.source);
         let mut again = vec![false; self.model.time.len()];
-        for &(w, r) in &self.again {
+        for &(w, r, _) in &self.again {
             again[w as usize] = side[r];
         }
         again

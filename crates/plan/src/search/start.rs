@@ -29,6 +29,10 @@ const SPREADS: [f64; 7] = [0.05, 0.0, 0.2, 0.5, 0.1, 0.3, 1.0];
 const MARGINS: [f64; 7] = [0.0, 0.03, 0.0, 0.01, 0.0, 0.08, 0.0];
 /// Cuts, one after the other. Tight budgets need a few dozen.
 const MOST_CUTS: u32 = 48;
+/// Cuts without a lower peak after which no more are tried.
+const MOST_IDLE: u32 = 6;
+/// How often one cut is made anew because what was to run again turned out not to fit.
+const MOST_BLAMES: u32 = 8;
 /// Runs per node after which no cut is tried any more.
 const MOST_RUNS: usize = 4;
 /// The share of the storages whose price is drawn again when the best prices so far are varied.
@@ -119,43 +123,44 @@ impl<'m> Cutter<'m> {
         }
     }
 
-    /// The natural order after repeated cuts at its own peak, until it is under the budget or a cut does not
+    /// The natural order after repeated cuts at its own peak, until it is under the budget or cuts do not
     /// help; nothing if the first one does not.
     fn cuts(&mut self, knobs: &Knobs) -> Option<Found> {
         let base = &self.model.natural;
         let before = self.work;
         let mut now = Found::of_order(self.model, base);
         let aim = self.budget - (knobs.margin * self.budget as f64) as i64;
-        let mut before_last = i64::MAX;
         let mut lowest: Option<Found> = None;
+        let mut idle = 0;
         for _ in 0..MOST_CUTS {
-            if now.peak <= self.budget || now.order.len() > MOST_RUNS * base.len() {
+            if now.peak <= self.budget
+                || now.order.len() > MOST_RUNS * base.len()
+                || idle > MOST_IDLE
+                || self.work > before + self.most_work
+            {
                 break;
             }
-            let Some(order) = self.cut(&now.order, aim, &knobs.weights) else {
+            let Some(next) = self.cut(&now, aim, &knobs.weights) else {
                 break;
             };
-            let order = without_useless(self.model, order);
-            let next = Found::of_order(self.model, &order);
-            // Two cuts that undo each other.
-            if next.order == now.order || next.peak == before_last {
+            if next.order == now.order {
                 break;
             }
-            before_last = now.peak;
             now = next;
+            idle += 1;
             if lowest.as_ref().is_none_or(|l| now.beats(l, self.budget)) {
                 lowest = Some(now.clone());
-            }
-            if self.work > before + self.most_work {
-                break;
+                idle = 0;
             }
         }
         lowest
     }
 
-    /// `order` with the bytes at its peak brought down to `aim`.
-    fn cut(&mut self, order: &[u32], aim: i64, weights: &[f64]) -> Option<Vec<u32>> {
+    /// A sequence with the bytes at its peak brought down to `aim`. What is to run again may itself need more bytes
+    /// than the peak was, or not be allowed where it is needed; then it is kept, and the choice is made anew.
+    fn cut(&mut self, now: &Found, aim: i64, weights: &[f64]) -> Option<Found> {
         let model = self.model;
+        let order = &now.order;
         let sequence = Sequence::new(model, order);
         let position = sequence.position(sequence.peak_slot());
         let node = order[position] as usize;
@@ -172,8 +177,43 @@ impl<'m> Cutter<'m> {
         let needed = crossing(model, order, position);
         let mut moment = Moment::new(model, &past, &needed, &free);
         moment.weigh(weights);
-        let unit = model.least_time() / self.budget.max(1) as f64;
-        let (mut low, mut high) = PRICES;
+        let mut low = PRICES.0;
+        let mut found: Option<Found> = None;
+        for _ in 0..MOST_BLAMES {
+            let Some((price, again)) = self.cheapest(&mut moment, room, low) else {
+                break;
+            };
+            low = price;
+            match build(model, order, position, &again) {
+                Ok(built) => {
+                    let next = Found::of_order(model, &built.order);
+                    let rises = next.peak >= now.peak;
+                    let blamed = rises.then(|| built.blamed(model)).flatten();
+                    if found.as_ref().is_none_or(|f| next.beats(f, self.budget)) {
+                        found = Some(next);
+                    }
+                    let Some(blamed) = blamed else {
+                        break;
+                    };
+                    moment.forbid(blamed);
+                }
+                Err(forbidden) => moment.forbid(forbidden),
+            }
+        }
+        self.work += moment.work();
+        found
+    }
+
+    /// The lowest price, at least `low`, at which what is kept fits into `room`, and what runs again then. Below
+    /// that price, by at most one halving.
+    fn cheapest(
+        &self,
+        moment: &mut Moment,
+        room: i64,
+        low: f64,
+    ) -> Option<(f64, Vec<bool>)> {
+        let unit = self.model.least_time() / self.budget.max(1) as f64;
+        let (mut low, mut high) = (low, PRICES.1);
         let mut again = None;
         for step in 0..HALVINGS {
             let price = match step {
@@ -190,8 +230,7 @@ impl<'m> Cutter<'m> {
                 false => low = price,
             }
         }
-        self.work += moment.work();
-        build(model, order, position, &again?)
+        Some((low, again?))
     }
 }
 
@@ -209,10 +248,25 @@ fn crossing(model: &Model, order: &[u32], position: usize) -> Vec<bool> {
     needed
 }
 
+/// A sequence, and for each run the node because of which it was put in, if it was.
+struct Built {
+    order: Vec<u32>,
+    because: Vec<Option<u32>>,
+}
+
+impl Built {
+    /// The node because of which the run at the peak was put in.
+    fn blamed(&self, model: &Model) -> Option<u32> {
+        let sequence = Sequence::new(model, &self.order);
+        self.because[sequence.position(sequence.peak_slot())]
+    }
+}
+
 /// `order` with the nodes of `again` run again behind `position`, each right before the first run that needs it;
-/// nothing if one may not run there any more.
-fn build(model: &Model, order: &[u32], position: usize, again: &[bool]) -> Option<Vec<u32>> {
+/// or a node that may not run there any more.
+fn build(model: &Model, order: &[u32], position: usize, again: &[bool]) -> Result<Built, u32> {
     let mut built = order[..=position].to_vec();
+    let mut because = vec![None; built.len()];
     let mut missing = again.to_vec();
     let mut done = vec![false; model.time.len()];
     for &v in &order[..=position] {
@@ -227,7 +281,8 @@ fn build(model: &Model, order: &[u32], position: usize, again: &[bool]) -> Optio
     at_end.retain(is_output);
     let tail = order.len() - position - 1;
     for (i, &v) in order[position + 1..].iter().chain(&at_end).enumerate() {
-        if i >= tail && !missing[v as usize] {
+        let is_new = i >= tail;
+        if is_new && !missing[v as usize] {
             continue;
         }
         let mut work = vec![v];
@@ -238,32 +293,29 @@ fn build(model: &Model, order: &[u32], position: usize, again: &[bool]) -> Optio
                 work.push(first);
                 continue;
             }
-            if model
-                .not_after
-                .of(w as usize)
-                .iter()
-                .any(|&u| done[u as usize])
-            {
-                return None;
+            let over = |&u: &u32| done[u as usize];
+            if model.not_after.of(w as usize).iter().any(over) {
+                return Err(w);
             }
             missing[w as usize] = false;
             done[w as usize] = true;
             built.push(w);
+            because.push(work.get(if is_new { 0 } else { 1 }).copied());
             work.pop();
         }
     }
-    Some(built)
+    Ok(without_useless(model, &built, &because))
 }
 
-/// `order` without the runs that nobody reads from and that are not the only one of their node.
-fn without_useless(model: &Model, order: Vec<u32>) -> Vec<u32> {
+/// The same without the runs that nobody reads from and that are not the only one of their node.
+fn without_useless(model: &Model, order: &[u32], because: &[Option<u32>]) -> Built {
     let mut runs = vec![0u32; model.time.len()];
-    for &v in &order {
+    for &v in order {
         runs[v as usize] += 1;
     }
     let mut needed = model.kept.clone();
-    let mut kept: Vec<u32> = Vec::with_capacity(order.len());
-    for &v in order.iter().rev() {
+    let mut kept: Vec<usize> = Vec::with_capacity(order.len());
+    for (i, &v) in order.iter().enumerate().rev() {
         let writes = model.writes.of(v as usize);
         if runs[v as usize] > 1 && !writes.iter().any(|&s| needed[s as usize]) {
             runs[v as usize] -= 1;
@@ -275,8 +327,11 @@ fn without_useless(model: &Model, order: Vec<u32>) -> Vec<u32> {
         for &s in model.reads.of(v as usize) {
             needed[s as usize] = true;
         }
-        kept.push(v);
+        kept.push(i);
     }
     kept.reverse();
-    kept
+    Built {
+        order: kept.iter().map(|&i| order[i]).collect(),
+        because: kept.iter().map(|&i| because[i]).collect(),
+    }
 }
