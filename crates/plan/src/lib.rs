@@ -63,17 +63,17 @@ pub fn plan(
             &natural,
         );
     }
-    let mut draft = draft(graph, budget, options, watch)?;
-    let peak = draft.timeline(graph, options.strategy)?.peak;
-    if peak > budget && !draft.stopped {
-        // A strategy may go lower when no budget tells it where to look. This also makes the smallest
-        // budget in a refusal one that works: it is the same for every budget that is refused.
-        draft = Draft {
-            time_bound: draft.time_bound,
-            ..lowest(graph, options, watch)?
-        };
+    // Below the floor there is nothing to look for.
+    if budget >= floor(graph).bytes {
+        let draft = draft(graph, budget, options, watch)?;
+        if draft.stopped || draft.timeline(graph, options.strategy)?.peak <= budget {
+            return planned::finish(graph, budget, draft, options.strategy, &natural);
+        }
     }
-    planned::finish(graph, budget, draft, options.strategy, &natural)
+    // A strategy may go lower when no budget tells it where to look. This also makes the smallest
+    // budget in a refusal one that works: it is the same for every budget that is refused.
+    let lowest = lowest(graph, options, watch)?;
+    planned::finish(graph, budget, lowest, options.strategy, &natural)
 }
 
 /// The plan with the smallest peak that the strategy knows how to reach.

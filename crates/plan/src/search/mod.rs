@@ -17,6 +17,7 @@ mod flow;
 pub(crate) mod model;
 pub(crate) mod moment;
 mod random;
+mod reorder;
 pub(crate) mod sequence;
 mod start;
 mod tree;
@@ -69,7 +70,11 @@ pub(crate) fn draft(
     search.start();
     search.anneal();
     let Search { best, stopped, .. } = search;
-    let bound = bound::time_bound(&model, limit);
+    // Without a plan nobody asks how far it is from the best.
+    let bound = match best.peak <= limit {
+        true => bound::time_bound(&model, limit),
+        false => model.least_time(),
+    };
     Ok(Draft {
         steps: model.steps(&best.order),
         time_bound: Micros(bound),
@@ -150,8 +155,17 @@ impl<'a> Search<'a> {
 
     /// The first plans.
     fn start(&mut self) {
-        for found in start::with_foresight(self.model, self.limit) {
-            self.add(found);
+        for base in [&self.model.natural, &reorder::with_few_bytes(self.model)] {
+            self.add(Found::of_order(self.model, base));
+            for bend in start::BENDS {
+                // The first plan that fits is all that was asked for.
+                if self.work == 0 && self.best.peak <= self.limit {
+                    return;
+                }
+                if let Some(order) = first::first(self.model, base, self.limit, bend) {
+                    self.add(Found::of_order(self.model, &order));
+                }
+            }
         }
         if self.report(0) {
             return;

@@ -8,14 +8,13 @@
 //!   budget. What is recomputed after one cut may so be recomputed again after another.
 
 use super::anneal::Found;
-use super::first::first;
 use super::model::Model;
 use super::moment::Moment;
 use super::random::Random;
 use super::sequence::Sequence;
 
 /// How much the distance to the next use counts, see [`first`](super::first).
-const BENDS: [f64; 4] = [0.0, 0.5, 1.0, 1.5];
+pub(crate) const BENDS: [f64; 4] = [0.0, 0.5, 1.0, 1.5];
 /// Halvings of the range of prices.
 const HALVINGS: u32 = 14;
 /// Prices that are tried, in microseconds per byte, as shares of (time of the step / budget). At the lowest
@@ -37,17 +36,6 @@ const MOST_BLAMES: u32 = 8;
 const MOST_RUNS: usize = 4;
 /// The share of the storages whose price is drawn again when the best prices so far are varied.
 const VARIED: f64 = 0.05;
-
-/// The sequences of the first kind, and the graph's own order.
-pub(crate) fn with_foresight(model: &Model, budget: i64) -> Vec<Found> {
-    let mut starts = vec![Found::of_order(model, &model.natural)];
-    for bend in BENDS {
-        if let Some(order) = first(model, &model.natural, budget, bend) {
-            starts.push(Found::of_order(model, &order));
-        }
-    }
-    starts
-}
 
 /// What a sequence of the second kind is made with.
 #[derive(Clone, Debug)]
