@@ -4,11 +4,14 @@
 //!
 //! Method: Dijkstra's shortest path over states `(live, done)`: the managed storages that are live, and those nodes
 //! that have run among the ones whose having run matters (targets, nodes that may run once, nodes that
-//! overwrite). A step either frees a live storage, at no cost, or runs a node whose reads are live and that fits, at
-//! the cost of its time. A node whose output is still live may as well run after that output was freed, so a run
-//! replaces it. The goal is any state in which all that must have run has, and all that must be live is.
+//! overwrite). A step runs a node whose reads are live, at the cost of its time. Keeping more never costs time, so
+//! storages are freed only where the run would not fit otherwise, and then no more than needed: each set of storages
+//! that makes enough room, and without any one of them would not, gives a step of its own. A node whose output is still
+//! live may as well run after that output was freed, so a run replaces it. The goal is any state in which all
+//! that must have run has, and all that must be live is.
 //!
-//! Limits: at most 64 nodes and storages, and at most [`MOST_STATES`] states; beyond that there is no answer.
+//! Limits: at most 64 nodes and [`MOST_STORAGES`] storages, [`MOST_STATES`] states and [`MOST_STEPS`] steps; beyond
+//! that there is no answer.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
@@ -17,8 +20,9 @@ use super::model::Model;
 
 /// Storages up to which it is tried. More would rarely end within the states allowed.
 const MOST_STORAGES: usize = 40;
-/// States after which it is given up: about a tenth of a second.
-const MOST_STATES: usize = 200_000;
+/// States and steps after which it is given up: about a twentieth of a second.
+const MOST_STATES: usize = 40_000;
+const MOST_STEPS: u64 = 400_000;
 
 /// What exhaustion found.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,8 +66,8 @@ struct Reached {
     state: State,
     cost: f64,
     from: usize,
-    /// The node that ran; `None` for a free.
-    ran: Option<u32>,
+    /// The node that ran.
+    ran: u32,
 }
 
 /// The fastest sequence under `budget`.
@@ -89,8 +93,8 @@ struct Move {
 
 struct Space<'m> {
     model: &'m Model,
-    /// The storage of each bit of `live`.
-    storages: Vec<u32>,
+    /// The bytes of each bit of `live`; bits with more bytes come first.
+    bytes: Vec<i64>,
     moves: Vec<Move>,
     must_live: u64,
     must_done: u64,
@@ -99,13 +103,15 @@ struct Space<'m> {
 
 impl<'m> Space<'m> {
     fn new(model: &'m Model) -> Option<Space<'m>> {
+        let written = model
+            .natural
+            .iter()
+            .flat_map(|&v| model.writes.of(v as usize));
+        let mut storages: Vec<u32> = written.copied().collect();
+        storages.sort_by_key(|&s| (-model.bytes[s as usize], s));
         let mut bit = vec![None; model.bytes.len()];
-        let mut storages = Vec::new();
-        for &v in &model.natural {
-            for &s in model.writes.of(v as usize) {
-                bit[s as usize] = Some(storages.len());
-                storages.push(s);
-            }
+        for (b, &s) in storages.iter().enumerate() {
+            bit[s as usize] = Some(b);
         }
         if storages.len() > MOST_STORAGES || model.natural.len() > 64 {
             return None;
@@ -151,16 +157,13 @@ impl<'m> Space<'m> {
             must_live: mask(&kept),
             must_done: must_done.map(|&v| mark[v as usize]).sum(),
             start: mask(model.writes.of(model.source)),
-            storages,
+            bytes: storages.iter().map(|&s| model.bytes[s as usize]).collect(),
             moves,
         })
     }
 
     fn bytes(&self, live: u64) -> i64 {
-        let bits = self.storages.iter().enumerate();
-        let bytes = bits.filter(|(i, _)| live >> i & 1 == 1);
-        let bytes: i64 = bytes.map(|(_, &s)| self.model.bytes[s as usize]).sum();
-        self.model.base + bytes
+        self.model.base + bits(live).map(|b| self.bytes[b]).sum::<i64>()
     }
 
     fn search(&self, budget: i64) -> Exact {
@@ -171,13 +174,14 @@ impl<'m> Space<'m> {
             state: (self.start, 0),
             cost: 0.0,
             from: 0,
-            ran: None,
+            ran: self.model.source as u32,
         }];
         let mut cheapest: HashMap<State, f64> = HashMap::from([((self.start, 0), 0.0)]);
         let mut queue = BinaryHeap::from([Entry {
             cost: 0.0,
             index: 0,
         }]);
+        let mut steps = 0;
         while let Some(Entry { cost, index }) = queue.pop() {
             let (live, done) = reached[index].state;
             if cost > cheapest[&(live, done)] {
@@ -186,46 +190,70 @@ impl<'m> Space<'m> {
             if live & self.must_live == self.must_live && done & self.must_done == self.must_done {
                 return Exact::Fastest(self.path(&reached, index));
             }
-            if reached.len() > MOST_STATES {
-                return Exact::Unknown;
-            }
-            let mut go = |state: State, cost: f64, ran: Option<u32>| {
-                let known = cheapest.entry(state).or_insert(f64::INFINITY);
-                if cost < *known {
-                    *known = cost;
-                    queue.push(Entry {
-                        cost,
-                        index: reached.len(),
-                    });
-                    reached.push(Reached {
-                        state,
-                        cost,
-                        from: index,
-                        ran,
-                    });
-                }
-            };
-            for b in 0..self.storages.len() {
-                if live >> b & 1 == 1 {
-                    go((live & !(1 << b), done), cost, None);
-                }
-            }
+            let bytes = self.bytes(live);
             for m in &self.moves {
-                let allowed = m.reads & !live == 0 && m.not_after & done == 0;
-                let after = live | m.writes;
-                if allowed && self.bytes(after) + m.workspace <= budget {
-                    go((after, done | m.mark), cost + m.time, Some(m.node));
+                if m.reads & !live != 0 || m.not_after & done != 0 {
+                    continue;
+                }
+                let made = bits(m.writes & !live).map(|b| self.bytes[b]);
+                let over = bytes + made.sum::<i64>() + m.workspace - budget;
+                let cost = cost + m.time;
+                let go = &mut |freed: u64| {
+                    let state = ((live & !freed) | m.writes, done | m.mark);
+                    let known = cheapest.entry(state).or_insert(f64::INFINITY);
+                    steps += 1;
+                    if cost < *known {
+                        *known = cost;
+                        queue.push(Entry {
+                            cost,
+                            index: reached.len(),
+                        });
+                        reached.push(Reached {
+                            state,
+                            cost,
+                            from: index,
+                            ran: m.node,
+                        });
+                    }
+                    steps < MOST_STEPS && reached.len() < MOST_STATES
+                };
+                if !self.make_room(over, live & !(m.reads | m.writes), 0, go) {
+                    return Exact::Unknown;
                 }
             }
         }
         Exact::Impossible
     }
 
+    /// Calls `go` with `freed` and each smallest set of `candidates` that has `over` bytes. Each set is found once, its
+    /// largest storage first: the last one taken is the smallest, and without it the set was too small, so without any
+    /// other it would be too. Ends, with `false`, as soon as `go` says so.
+    fn make_room(
+        &self,
+        over: i64,
+        mut candidates: u64,
+        freed: u64,
+        go: &mut dyn FnMut(u64) -> bool,
+    ) -> bool {
+        if over <= 0 {
+            return go(freed);
+        }
+        while bits(candidates).map(|b| self.bytes[b]).sum::<i64>() >= over {
+            let largest = candidates.trailing_zeros() as usize;
+            candidates &= candidates - 1;
+            let left = over - self.bytes[largest];
+            if !self.make_room(left, candidates, freed | 1 << largest, go) {
+                return false;
+            }
+        }
+        true
+    }
+
     /// The runs on the way to a state.
     fn path(&self, reached: &[Reached], mut index: usize) -> Vec<u32> {
         let mut order = Vec::new();
         while index > 0 {
-            order.extend(reached[index].ran);
+            order.push(reached[index].ran);
             debug_assert!(reached[reached[index].from].cost <= reached[index].cost);
             index = reached[index].from;
         }
@@ -233,4 +261,15 @@ impl<'m> Space<'m> {
         order.reverse();
         order
     }
+}
+
+/// The numbers of the bits that are set, ascending.
+fn bits(mut mask: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let bit = mask.trailing_zeros() as usize;
+        (mask != 0).then(|| {
+            mask &= mask - 1;
+            bit
+        })
+    })
 }

@@ -147,14 +147,18 @@ mod tests {
             role,
         };
         parts.storages = vec![storage(1, Role::Input)];
-        parts.storages.extend(vec![storage(100, Role::Activation); 3]);
+        parts
+            .storages
+            .extend(vec![storage(100, Role::Activation); 3]);
         parts.storages.extend(vec![storage(1, Role::Other); 3]);
         parts.nodes = vec![node("x", Phase::Input, &[], &[0])];
         for i in 1..4 {
             parts.nodes.push(node("large", Phase::Forward, &[0], &[i]));
         }
         for i in 1..4 {
-            parts.nodes.push(node("small", Phase::Forward, &[i], &[i + 3]));
+            parts
+                .nodes
+                .push(node("small", Phase::Forward, &[i], &[i + 3]));
         }
         parts.outputs = (4..7).map(StorageId).collect();
         parts.targets.clear();

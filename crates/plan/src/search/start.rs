@@ -194,12 +194,7 @@ impl<'m> Cutter<'m> {
 
     /// The lowest price, at least `low`, at which what is kept fits into `room`, and what runs again then. Below
     /// that price, by at most one halving.
-    fn cheapest(
-        &self,
-        moment: &mut Moment,
-        room: i64,
-        low: f64,
-    ) -> Option<(f64, Vec<bool>)> {
+    fn cheapest(&self, moment: &mut Moment, room: i64, low: f64) -> Option<(f64, Vec<bool>)> {
         let unit = self.model.least_time() / self.budget.max(1) as f64;
         let (mut low, mut high) = (low, PRICES.1);
         let mut again = None;
