@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::archive::Archive;
 use crate::repo::Repo;
-use crate::{bench_compare, bench_plan, bench_profile, python};
+use crate::{bench_compare, bench_plan, bench_profile, bench_torch, python};
 
 /// A model with its sizes, as `engine_peer` takes them; `python/bench/serve_torch.py` knows the same by name.
 struct Case {
@@ -61,8 +61,9 @@ pub(crate) fn run(repo: &Repo, words: &[String]) -> Result<()> {
         Some((name, [])) if name == "plan" => bench_plan::run(repo),
         Some((name, cases)) if name == "profile" => bench_profile::run(repo, cases),
         Some((name, cases)) if name == "compare" => bench_compare::run(repo, cases),
+        Some((name, cases)) if name == "torch" => bench_torch::run(repo, cases),
         _ => bail!(
-            "which benchmark? There are `plan`, and `engine`, `profile` or `compare` followed by the names of cases or nothing"
+            "which benchmark? There are `plan`, and `engine`, `profile`, `compare` or `torch` followed by the names of cases or nothing"
         ),
     }
 }

@@ -7,6 +7,7 @@ mod bench;
 mod bench_compare;
 mod bench_plan;
 mod bench_profile;
+mod bench_torch;
 mod boundaries;
 mod commands;
 mod documents;
@@ -38,7 +39,7 @@ const TASKS: [Task; 3] = [
     },
     Task {
         name: "bench",
-        summary: "measure and archive: plan; engine, profile or compare [CASE…]",
+        summary: "measure and archive: plan; engine, profile, compare or torch [CASE…]",
         run: bench::run,
     },
     Task {

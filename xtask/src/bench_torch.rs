@@ -1,0 +1,283 @@
+//! `cargo xtask bench torch [CASE…]`: Remat in PyTorch against PyTorch's own ways to save memory, archived under `bench/runs`.
+//!
+//! Runs `python/bench/torch_contest.py` for each case, keeps its lines in a file per case, and writes from all files of the day a table
+//! with the claims that it bears out. Fails if a claim does not hold.
+
+use std::fmt::Write as _;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::archive::{Archive, verdict};
+use crate::python;
+use crate::repo::{Repo, output};
+
+/// A case of `python/bench/full_models.py`.
+struct Case {
+    name: &'static str,
+    /// For a person.
+    sizes: &'static str,
+    /// Steps that count, per contender.
+    rounds: u32,
+}
+
+const CASES: [Case; 6] = [
+    Case {
+        name: "resnet152",
+        sizes: "ResNet-152, 4 × 224²",
+        rounds: 5,
+    },
+    Case {
+        name: "resnet50",
+        sizes: "ResNet-50, 8 × 224²",
+        rounds: 7,
+    },
+    Case {
+        name: "bert-base",
+        sizes: "BERT-base MLM with dropout, 8 × 128",
+        rounds: 5,
+    },
+    Case {
+        name: "gpt2",
+        sizes: "GPT-2, 4 × 256",
+        rounds: 5,
+    },
+    Case {
+        name: "vit-b16",
+        sizes: "ViT-B/16, 8 × 224²",
+        rounds: 5,
+    },
+    Case {
+        name: "unet",
+        sizes: "U-Net, 2 × 192²",
+        rounds: 5,
+    },
+];
+/// Cases that only show that the benchmark runs; their numbers are printed and not kept.
+const TRIALS: [&str; 2] = ["resnet18-small", "bert-small"];
+/// Steps of a trial.
+const TRIAL_ROUNDS: u32 = 1;
+
+/// Steps differ by as much from run to run, in percent: a contender is slower only beyond it.
+const NOISE: f64 = 2.0;
+
+/// Runs the cases that `names` hold, or all.
+pub(crate) fn run(repo: &Repo, names: &[String]) -> Result<()> {
+    let known = || CASES.iter().map(|case| case.name).chain(TRIALS);
+    if let Some(unknown) = names.iter().find(|name| known().all(|case| case != **name)) {
+        let known: Vec<&str> = known().collect();
+        bail!(
+            "there is no case `{unknown}`; the cases are {}",
+            known.join(", ")
+        );
+    }
+    let wanted = |name: &str| names.is_empty() || names.iter().any(|n| n == name);
+    let interpreter = python::interpreter(repo)?;
+    let package = python::package(repo, &interpreter)?;
+    let contest = |case: &str, rounds: u32| {
+        let mut command = repo.command(&interpreter);
+        command.args(["python/bench/torch_contest.py", case, &rounds.to_string()]);
+        output(command.env("PYTHONPATH", &package))
+    };
+    for trial in TRIALS
+        .iter()
+        .filter(|_| !names.is_empty())
+        .filter(|t| wanted(t))
+    {
+        print!("{}", contest(trial, TRIAL_ROUNDS)?);
+    }
+    if CASES.iter().all(|case| !wanted(case.name)) {
+        return Ok(());
+    }
+    let archive = Archive::open(repo, "torch")?;
+    for case in CASES.iter().filter(|case| wanted(case.name)) {
+        let csv = contest(case.name, case.rounds)?;
+        print!("{csv}");
+        archive.write(&format!("{}.csv", case.name), &csv)?;
+    }
+    let mut results = Vec::new();
+    for case in &CASES {
+        if let Some(csv) = archive.read(&format!("{}.csv", case.name))? {
+            let rows = parse(&csv).with_context(|| format!("{}.csv is damaged", case.name))?;
+            results.push((case, rows));
+        }
+    }
+    let claims: Vec<_> = results
+        .iter()
+        .flat_map(|(case, rows)| claims(case, rows))
+        .collect();
+    archive.write("README.md", &summary(&archive, &results, &claims)?)?;
+    println!("{}", archive.folder);
+    ensure!(
+        claims.iter().all(|(holds, _)| *holds),
+        "a claim does not hold; {}/README.md says which",
+        archive.folder
+    );
+    Ok(())
+}
+
+/// A line of the contest.
+struct Row {
+    contender: String,
+    /// Remat's alone.
+    budget: Option<u64>,
+    peak: u64,
+    predicted_peak: Option<u64>,
+    gradient_error: f64,
+    first_call: f64,
+    planning: f64,
+    seconds: Vec<f64>,
+}
+
+impl Row {
+    fn is_ours(&self) -> bool {
+        self.contender.starts_with("remat")
+    }
+
+    /// The median over the rounds of this contender's time as a multiple of `eager`'s.
+    fn ratio(&self, eager: &Row) -> f64 {
+        let pairs = self.seconds.iter().zip(&eager.seconds);
+        let mut ratios: Vec<f64> = pairs.map(|(ours, plain)| ours / plain).collect();
+        ratios.sort_by(f64::total_cmp);
+        ratios[ratios.len() / 2]
+    }
+}
+
+/// The rows of one file; the first is eager.
+fn parse(csv: &str) -> Result<Vec<Row>> {
+    let optional = |cell: &str| match cell.is_empty() {
+        true => Ok(None),
+        false => cell.parse().map(Some),
+    };
+    let mut rows = Vec::new();
+    for line in csv.lines().skip(1) {
+        let cells: Vec<&str> = line.split(',').collect();
+        let &[
+            contender,
+            budget,
+            peak,
+            predicted_peak,
+            gradient_error,
+            first_call,
+            planning,
+            seconds,
+        ] = &cells[..]
+        else {
+            bail!("not a row: {line}");
+        };
+        rows.push(Row {
+            contender: contender.into(),
+            budget: optional(budget)?,
+            peak: peak.parse()?,
+            predicted_peak: optional(predicted_peak)?,
+            gradient_error: gradient_error.parse()?,
+            first_call: first_call.parse()?,
+            planning: planning.parse()?,
+            seconds: seconds
+                .split(' ')
+                .map(str::parse)
+                .collect::<Result<_, _>>()?,
+        });
+    }
+    ensure!(!rows.is_empty(), "there is no row");
+    Ok(rows)
+}
+
+/// What is claimed of one case, and whether it holds.
+fn claims(case: &Case, rows: &[Row]) -> Vec<(bool, String)> {
+    let eager = &rows[0];
+    let ours: Vec<&Row> = rows.iter().filter(|row| row.is_ours()).collect();
+    let exact = |row: &&&Row| Some(row.peak) == row.predicted_peak && row.budget >= Some(row.peak);
+    let exact = ours.iter().filter(exact).count();
+    let equal = ours.iter().filter(|row| row.gradient_error == 0.0).count();
+    let mut claims = vec![
+        (
+            exact == ours.len(),
+            format!(
+                "{}: measured peak = predicted peak ≤ budget in {exact} of {} rows, to the byte",
+                case.name,
+                ours.len()
+            ),
+        ),
+        (
+            equal == ours.len(),
+            format!(
+                "{}: Remat's gradients are eager's, bit for bit, in {equal} of {} rows",
+                case.name,
+                ours.len()
+            ),
+        ),
+    ];
+    let others: Vec<&Row> = rows[1..].iter().filter(|row| !row.is_ours()).collect();
+    for other in &others {
+        // The fastest of ours that needs no more memory.
+        let within = ours.iter().filter(|row| row.peak <= other.peak);
+        let best = within
+            .map(|row| row.ratio(eager))
+            .fold(f64::INFINITY, f64::min);
+        let theirs = other.ratio(eager);
+        claims.push((
+            best <= theirs * (1.0 + NOISE / 100.0),
+            format!(
+                "{}: at the peak of {}, {best:.2} × eager's time against its {theirs:.2}",
+                case.name, other.contender
+            ),
+        ));
+    }
+    let lowest = |rows: &[&Row]| rows.iter().map(|row| row.peak).min().unwrap_or(u64::MAX);
+    let (our_lowest, their_lowest) = (lowest(&ours), lowest(&others));
+    claims.push((
+        our_lowest < their_lowest,
+        format!(
+            "{}: {:.0} MiB where the lowest of the others is {:.0}",
+            case.name,
+            mebibytes(our_lowest),
+            mebibytes(their_lowest)
+        ),
+    ));
+    claims
+}
+
+fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+const HEADER: &str = "\
+| contender | peak, MiB | time × eager | largest gradient error | first call, s | planning, s |
+|---|---|---|---|---|---|
+";
+
+fn summary(
+    archive: &Archive,
+    results: &[(&Case, Vec<Row>)],
+    claims: &[(bool, String)],
+) -> Result<String> {
+    let mut text = format!(
+        "# Remat in PyTorch against PyTorch's own ways to save memory\n\n\
+         `cargo xtask bench torch` {}. Versions: `python/requirements.txt`. A step is forward and backward, in training mode; its peak is the \
+         sum of all live storages, parameters, gradients and batch included. The contenders take turns in one process; times are medians \
+         of the rounds' ratios to eager, and the files have every time. Compiled contenders run operation by operation in the same executor. \
+         `torch budget` is `torch._functorch.config.activation_memory_budget`; Remat's budgets are the peaks of the others, \
+         and one below them all. A gradient error is the largest difference from eager's as a share of the parameter's largest gradient. \
+         Planning includes the timing of every operation.\n\n",
+        archive.made_on
+    );
+    for (holds, claim) in claims {
+        writeln!(text, "- {}: {claim}", verdict(*holds))?;
+    }
+    for (case, rows) in results {
+        write!(text, "\n## {}\n\n{HEADER}", case.sizes)?;
+        for row in rows {
+            writeln!(
+                text,
+                "| {} | {:.0} | {:.2} | {:.0e} | {:.1} | {:.1} |",
+                row.contender,
+                mebibytes(row.peak),
+                row.ratio(&rows[0]),
+                row.gradient_error,
+                row.first_call,
+                row.planning
+            )?;
+        }
+    }
+    Ok(text)
+}
