@@ -23,6 +23,10 @@ const HEADER: &str = "model,batch_size,share,budget_bytes,plain_peak_bytes,strat
 /// Of weights, data and dropout.
 const SEED: u64 = 0;
 
+/// A plan that is predicted to be slower than the first strategy's by more than this share of the step is not run: the prediction
+/// would have to be wrong by as much.
+const DOUBT: f64 = 0.1;
+
 type Outcome<T> = Result<T, Box<dyn StdError>>;
 
 fn main() -> Outcome<()> {
@@ -162,8 +166,12 @@ impl Bench {
         }
         let mut plain = self.run(Engine::new(&self.model.program, self.options.threads)?);
         let mut runs = Vec::new();
+        let predicted = |answer: &Answer| Some(answer.fitted.as_ref().ok()?.planned.overhead());
+        let most = predicted(&answers[0]).unwrap_or(f64::INFINITY) + DOUBT;
         for answer in &answers {
-            let run = answer.fitted.as_ref().ok().map(|f| f.engine(&self.model));
+            let near = predicted(answer).is_some_and(|overhead| overhead <= most);
+            let fitted = answer.fitted.as_ref().ok().filter(|_| near);
+            let run = fitted.map(|f| f.engine(&self.model));
             runs.push(run.transpose()?.map(|engine| self.run(engine)));
         }
         for _ in 0..=self.rounds {
