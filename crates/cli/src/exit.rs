@@ -18,18 +18,38 @@ pub(crate) const INFEASIBLE: u8 = 3;
 pub(crate) const VIOLATION: u8 = 4;
 /// A file cannot be read, or what it holds is not what it should be.
 pub(crate) const BAD_FILE: u8 = 5;
+/// Ctrl-C, or the system's wish to end.
+pub(crate) const INTERRUPTED: u8 = 130;
+/// Whoever read standard output is gone.
+pub(crate) const CLOSED_PIPE: u8 = 141;
 /// Anything else.
 pub(crate) const FAILURE: u8 = 1;
 
 /// Printed under `remat --help`.
 pub(crate) const HELP: &str = "\
 Exit codes:
-  0  done
-  1  something else went wrong
-  2  the command line makes no sense
-  3  no plan fits in the budget, or the step not in the memory limit (nothing is run or written)
-  4  a plan breaks a rule, or a step was not what was promised
-  5  a file cannot be read or written, or does not hold what it should";
+  0    done
+  1    something else went wrong
+  2    the command line makes no sense
+  3    no plan fits in the budget, or the step not in the memory limit (nothing is run or written)
+  4    a plan breaks a rule, or a step was not what was promised
+  5    a file cannot be read or written, or does not hold what it should
+  130  interrupted (Ctrl-C); no half-written file is left
+  141  whoever read the output has left, as in `remat models | head -1`
+
+Results go to standard output, progress and notes to standard error; with --json, standard output is JSON and nothing
+else. Colours only on a terminal, and never if NO_COLOR is set.
+
+A model in the memory you have, from the first command to the last:
+  remat models
+  remat max-batch resnet50 --budget 2GiB
+  remat run resnet50 --batch-size 8 --budget 50% --steps 5";
+
+/// Ends the tool from any thread, without half-written files.
+pub(crate) fn now(code: u8) -> ! {
+    let _held = remat_graph::discard_partial_files();
+    std::process::exit(code.into())
+}
 
 /// A mistake on the command line that only the verb can see.
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +70,7 @@ pub(crate) fn code(error: &anyhow::Error) -> ExitCode {
         if let Some(error) = cause.downcast_ref::<remat::Error>() {
             return of_training(error);
         }
-        if cause.is::<FileError>() {
+        if cause.is::<FileError>() || cause.is::<std::io::Error>() {
             return Some(BAD_FILE);
         }
         match cause.downcast_ref::<ProfileError>() {

@@ -1,10 +1,13 @@
 //! The `remat` command: reads the arguments, runs one verb, and turns what went wrong into a message
 //! and an exit code.
 
+// First, because its `print!`, `println!` and `eprintln!` take the place of the usual ones everywhere.
+#[macro_use]
+mod output;
 mod commands;
 mod exit;
 mod input;
-mod output;
+mod interrupt;
 mod progress;
 mod summary;
 
@@ -14,7 +17,7 @@ use std::process::ExitCode;
 /// Train a model in the memory you have.
 #[derive(Parser)]
 #[command(name = "remat", version, after_help = exit::HELP)]
-struct Arguments {
+pub(crate) struct Arguments {
     #[command(subcommand)]
     command: commands::Command,
     /// Show neither progress nor notes: only results and errors
@@ -27,10 +30,11 @@ fn main() -> ExitCode {
     if arguments.quiet {
         output::be_quiet();
     }
+    interrupt::watch();
     match arguments.command.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {}", message(&error));
+            output::error(&message(&error));
             exit::code(&error)
         }
     }

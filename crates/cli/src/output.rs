@@ -1,13 +1,76 @@
-//! Files and tables that more than one verb writes.
+//! How the tool speaks: standard output, standard error, and the files that more than one verb writes.
+//!
+//! The usual `println!` panics when the reader is gone or the disk is full; the macros here take its
+//! place in the whole crate. Colours are stripped where no terminal shows them, or `NO_COLOR` is set.
 
 use std::fmt::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use remat_graph::{Graph, write_atomically};
 use remat_plan::{Action, Planned};
 
-use crate::exit::UsageError;
+use crate::exit::{self, UsageError};
+
+/// Prints a result.
+macro_rules! print {
+    ($($text:tt)*) => {
+        $crate::output::print_result(format_args!($($text)*))
+    };
+}
+
+/// Prints a line of a result.
+macro_rules! println {
+    () => {
+        $crate::output::print_result(format_args!("\n"))
+    };
+    ($($text:tt)*) => {
+        $crate::output::print_result(format_args!("{}\n", format_args!($($text)*)))
+    };
+}
+
+/// Prints a line beside the result.
+macro_rules! eprintln {
+    ($($text:tt)*) => {
+        $crate::output::print_aside(format_args!("{}\n", format_args!($($text)*)))
+    };
+}
+
+/// Writes to standard output. That the reader has left ends the tool quietly; that the output cannot be
+/// written ends it with an error.
+pub(crate) fn print_result(text: std::fmt::Arguments<'_>) {
+    let mut stdout = anstream::stdout().lock();
+    let Err(why) = stdout.write_fmt(text).and_then(|()| stdout.flush()) else {
+        return;
+    };
+    if why.kind() == ErrorKind::BrokenPipe {
+        exit::now(exit::CLOSED_PIPE);
+    }
+    error(&format!("cannot write to standard output: {why}"));
+    exit::now(exit::BAD_FILE)
+}
+
+/// Writes to standard error; a closed one is no reason to stop.
+pub(crate) fn print_aside(text: std::fmt::Arguments<'_>) {
+    let _ = anstream::stderr().lock().write_fmt(text);
+}
+
+const BOLD: &str = "\x1b[1m";
+const BOLD_RED: &str = "\x1b[1;31m";
+const BOLD_YELLOW: &str = "\x1b[1;33m";
+const BOLD_GREEN: &str = "\x1b[1;32m";
+const PLAIN: &str = "\x1b[0m";
+
+/// Stands out on a terminal.
+pub(crate) fn bold(text: &str) -> String {
+    format!("{BOLD}{text}{PLAIN}")
+}
+
+/// Says what went wrong.
+pub(crate) fn error(text: &str) {
+    eprintln!("{BOLD_RED}error:{PLAIN} {text}");
+}
 
 /// Set once, before a verb runs.
 static QUIET: AtomicBool = AtomicBool::new(false);
@@ -25,7 +88,7 @@ pub(crate) fn is_quiet() -> bool {
 /// Tells something beside the result.
 pub(crate) fn note(text: &str) {
     if !is_quiet() {
-        eprintln!("note: {text}");
+        eprintln!("{BOLD_YELLOW}note:{PLAIN} {text}");
     }
 }
 
@@ -37,14 +100,15 @@ pub(crate) fn check_folder(path: Option<&Path>) -> Result<(), UsageError> {
         Some(folder) => folder,
         None => return Err(UsageError(format!("{} is not a file", path.display()))),
     };
-    match folder.is_dir() && !path.is_dir() {
-        true => Ok(()),
-        false => Err(UsageError(format!(
-            "cannot write {}: {} is not a folder that could hold it; make it first",
-            path.display(),
-            folder.display()
-        ))),
-    }
+    let why = match (path.is_dir(), folder.is_dir()) {
+        (true, _) => "it is a folder; name a file in it".to_owned(),
+        (_, false) => format!("there is no folder {}; make it first", folder.display()),
+        (false, true) => return Ok(()),
+    };
+    Err(UsageError(format!(
+        "cannot write {}: {why}",
+        path.display()
+    )))
 }
 
 /// Writes `text` to `path` whole or not at all, and says so.
@@ -57,7 +121,7 @@ pub(crate) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
 /// Says that a file is there.
 pub(crate) fn wrote(path: &Path) {
     if !is_quiet() {
-        eprintln!("wrote {}", path.display());
+        eprintln!("{BOLD_GREEN}wrote{PLAIN} {}", path.display());
     }
 }
 

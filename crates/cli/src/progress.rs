@@ -53,7 +53,7 @@ impl Bar {
         // A closed standard error is no reason to stop.
         let _ = match self.terminal {
             true => write!(stderr, "\r{line:<width$}", width = self.drawn),
-            false => writeln!(stderr, "{line}"),
+            false => stderr.write_all(format!("{line}\n").as_bytes()),
         };
         self.drawn = line.chars().count();
     }

@@ -3,7 +3,6 @@
 //! Unknown fields are ignored, so that newer files still load. Fields that have their usual value
 //! are not written. Text that is read and written again gives an equal value.
 
-use std::io::Write as _;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -338,26 +337,4 @@ fn read(path: &Path) -> Result<String, FileError> {
         path: path.to_owned(),
         source,
     })
-}
-
-/// Writes a file whole or not at all: beside it first, then moved over it.
-///
-/// # Errors
-/// Names the file. What was there before is still there.
-pub fn write_atomically(path: &Path, contents: &[u8]) -> Result<(), FileError> {
-    let error = |source| FileError::Write {
-        path: path.to_owned(),
-        source,
-    };
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.partial", std::process::id()));
-    let partial = path.with_file_name(name);
-    let written = std::fs::File::create(&partial)
-        .and_then(|mut file| file.write_all(contents).and_then(|()| file.sync_all()))
-        .and_then(|()| std::fs::rename(&partial, path));
-    if written.is_err() {
-        // Whatever is left of the partial file is worthless; the first error is the one to report.
-        let _ = std::fs::remove_file(&partial);
-    }
-    written.map_err(error)
 }

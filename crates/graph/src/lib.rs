@@ -9,7 +9,7 @@
 //! A `Graph` that exists is valid: every id is in range, every storage has exactly one writer, the
 //! order of the nodes is a valid order, and the sum of all bytes fits in 64 bits.
 //!
-//! This crate reads no clock, does no IO beyond the two formats, and depends on no other crate of
+//! This crate reads no clock, does no IO beyond files of the two formats and how files are replaced, and depends on no other crate of
 //! the workspace.
 
 mod budget;
@@ -20,6 +20,7 @@ mod id;
 mod json;
 mod liveness;
 mod plan;
+mod replace;
 mod schedule;
 mod timeline;
 mod unit;
@@ -28,9 +29,10 @@ pub use budget::{Budget, parse_budget, parse_share};
 pub use error::{FileError, GraphError, PlanFileError, ScheduleError};
 pub use graph::{Effect, Graph, GraphParts, Node, Phase, Role, Storage};
 pub use id::{NodeId, StepId, StorageId};
-pub use json::{read_graph, read_plan, write_atomically};
+pub use json::{read_graph, read_plan};
 pub use liveness::{Liveness, Uses};
 pub use plan::Plan;
+pub use replace::{Discarded, discard_partial_files, replace_file, write_atomically};
 pub use schedule::{Step, with_frees};
 pub use timeline::Timeline;
 pub use unit::{Bytes, Micros};

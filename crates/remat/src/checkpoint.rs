@@ -12,7 +12,7 @@ use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 
 use remat_engine::Engine;
-use remat_graph::{Role, StorageId};
+use remat_graph::{Role, StorageId, replace_file};
 use remat_models::Values;
 use remat_program::{DType, Program};
 use safetensors::tensor::{Metadata, TensorInfo};
@@ -47,22 +47,11 @@ pub(crate) fn save(path: &Path, engine: &Engine, seed: u64, step: u64) -> Result
     });
     let belongs = serde_json::json!({"program": program.name, "seed": seed, "step": step});
     let about = HashMap::from([(KEY.to_owned(), belongs.to_string())]);
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.partial", std::process::id()));
-    let partial = path.with_file_name(name);
-    let written = safetensors::serialize_to_file(entries, Some(about), &partial)
-        .map_err(|error| fail(error.to_string()))
-        .and_then(|()| {
-            File::open(&partial)
-                .and_then(|file| file.sync_all())
-                .and_then(|()| std::fs::rename(&partial, path))
-                .map_err(|error| fail(error.to_string()))
-        });
-    if written.is_err() {
-        // What is left of it is worthless; the first error is the one to report.
-        let _ = std::fs::remove_file(&partial);
-    }
-    written
+    replace_file(path, |partial| {
+        safetensors::serialize_to_file(entries, Some(about), partial)
+            .map_err(|error| std::io::Error::other(error.to_string()))
+    })
+    .map_err(|error| fail(error.to_string()))
 }
 
 /// Reads a checkpoint of this program and seed into the engine, and gives the step after which it

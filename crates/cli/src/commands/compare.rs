@@ -49,6 +49,9 @@ pub(crate) struct Arguments {
     /// Draw peak memory and latency in this folder; made if it is not there
     #[arg(long, value_name = "DIR")]
     charts: Option<PathBuf>,
+    /// Print the rows as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 /// What one batch size gave.
@@ -74,11 +77,15 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         std::fs::create_dir_all(folder)
             .with_context(|| format!("cannot make the folder {}", folder.display()))?;
     }
-    println!("{}", table::header());
+    if !arguments.json {
+        println!("{}", table::header());
+    }
     let mut rows = Vec::new();
     for &batch in &arguments.batch_sizes {
         let row = measure(arguments, batch)?;
-        println!("{}", table::line(&row));
+        if !arguments.json {
+            println!("{}", table::line(&row));
+        }
         rows.push(row);
     }
     let strategy = arguments.planning.options().strategy.name();
@@ -87,6 +94,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     if let Some(folder) = &arguments.charts {
         draw(folder, &arguments.step.model, &rows)?;
+    }
+    if arguments.json {
+        let rows = table::json(&arguments.step.model, strategy, &rows);
+        println!("{rows:#}");
     }
     Ok(())
 }
@@ -199,7 +210,8 @@ fn draw(folder: &Path, model: &str, rows: &[Row]) -> anyhow::Result<()> {
         let path = folder.join(format!("{model}_{name}"));
         write_atomically(&path.with_extension("svg"), chart.to_svg().as_bytes())?;
         write_atomically(&path.with_extension("png"), &chart.to_png(PNG_SCALE)?)?;
-        eprintln!("wrote {}.svg and .png", path.display());
+        output::wrote(&path.with_extension("svg"));
+        output::wrote(&path.with_extension("png"));
     }
     Ok(())
 }

@@ -14,6 +14,10 @@ use crate::{input, output};
 
 /// Plan at many budgets, from the plain step's peak down to the smallest that is feasible
 #[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  remat frontier corpus/unet-b8.json --points 10 --out frontier.csv
+  remat frontier bert-base --batch-size 8 --json")]
 pub(crate) struct Arguments {
     /// The training step: a remat.graph/1 file, or a model's name with --batch-size
     graph: PathBuf,

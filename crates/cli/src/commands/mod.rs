@@ -1,6 +1,7 @@
 //! The verbs, one file each.
 
 mod compare;
+mod completions;
 mod demo;
 mod frontier;
 mod max_batch;
@@ -38,6 +39,7 @@ pub(crate) enum Command {
     Report(report::Arguments),
     Models(models::Arguments),
     Demo(demo::Arguments),
+    Completions(completions::Arguments),
 }
 
 impl Command {
@@ -54,6 +56,10 @@ impl Command {
             Command::Report(arguments) => report::run(&arguments),
             Command::Models(arguments) => models::run(&arguments),
             Command::Demo(arguments) => demo::run(&arguments),
+            Command::Completions(arguments) => {
+                completions::run(&arguments);
+                Ok(())
+            }
         }
     }
 }

@@ -7,6 +7,10 @@ use serde_json::json;
 
 /// List the models with their parameters and the activations that a sample leaves for the backward pass
 #[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  remat models
+  remat models --json")]
 pub(crate) struct Arguments {
     /// Print as JSON
     #[arg(long)]

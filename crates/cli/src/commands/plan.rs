@@ -11,6 +11,11 @@ use crate::{input, output, summary};
 
 /// Decide which activations to keep and which to recompute under a byte budget
 #[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  remat plan corpus/unet-b8.json --budget 60% --out plan.json
+  remat plan resnet50 --batch-size 8 --budget 2GiB --decisions decisions.csv
+  remat plan --node-stats nodes.csv --activation-stats activations.csv --budget 60%")]
 pub(crate) struct Arguments {
     /// The training step: a remat.graph/1 file, or a model's name with --batch-size
     #[arg(required_unless_present = "node_stats")]

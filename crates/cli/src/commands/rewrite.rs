@@ -4,12 +4,17 @@ use std::path::PathBuf;
 
 use remat_graph::{NodeId, StorageId, read_plan};
 use remat_rewrite::{Extraction, Rewritten, dot, rewrite};
-use remat_verify::{Origins, verify_rewritten};
+use remat_verify::{Audit, Origins, verify_rewritten};
+use serde_json::{Value, json};
 
 use crate::{input, output};
 
 /// Turn a plan into an ordinary graph in which recomputations are nodes
 #[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  remat rewrite corpus/unet-b8.json plan.json --out rewritten.json
+  remat rewrite corpus/unet-b8.json plan.json --explain --dot rewritten.dot")]
 pub(crate) struct Arguments {
     /// The training step, a remat.graph/1 file
     graph: PathBuf,
@@ -24,6 +29,9 @@ pub(crate) struct Arguments {
     /// Draw the rewritten graph here (Graphviz), recomputed nodes coloured
     #[arg(long, value_name = "FILE.dot")]
     dot: Option<PathBuf>,
+    /// Print the summary and the sub-graphs as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
@@ -43,6 +51,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if let Some(path) = &arguments.dot {
         output::write(path, &dot(&rewritten))?;
     }
+    if arguments.json {
+        println!("{:#}", report(&rewritten, &audit));
+        return Ok(());
+    }
     println!(
         "{}: {} nodes, of which {} recompute; {} storages rebuilt; peak {}",
         graph.name(),
@@ -57,6 +69,29 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Names of nodes and storages are those of the rewritten graph.
+fn report(rewritten: &Rewritten, audit: &Audit) -> Value {
+    let graph = &rewritten.graph;
+    let name = |id: &NodeId| graph.node(*id).name.as_str();
+    let extraction = |e: &Extraction| {
+        json!({
+            "storage": graph.storage_name(e.storage),
+            "bytes": graph.storage(e.storage).bytes.get(),
+            "nodes": e.nodes.iter().map(name).collect::<Vec<_>>(),
+            "sources": e.sources.iter().map(|&s| graph.storage_name(s)).collect::<Vec<_>>(),
+            "before": e.before.as_ref().map(name),
+        })
+    };
+    json!({
+        "graph": graph.name(),
+        "nodes": graph.nodes().len(),
+        "recomputed_runs": audit.recomputed,
+        "peak_bytes": audit.peak.get(),
+        "time_us": audit.time.get(),
+        "extractions": rewritten.extractions.iter().map(extraction).collect::<Vec<_>>(),
+    })
 }
 
 fn explain(rewritten: &Rewritten, extraction: &Extraction) -> String {

@@ -9,6 +9,7 @@ use remat_graph::{Bytes, Graph, Micros, Phase};
 use remat_models::Model;
 
 use crate::exit::UsageError;
+use crate::output::bold;
 use crate::progress::Meter;
 use crate::summary::percent;
 
@@ -22,7 +23,7 @@ pub(crate) struct Lines {
 impl Lines {
     pub(crate) fn line(&self, name: &str, text: impl std::fmt::Display) {
         if self.shown {
-            println!("{}{name:<9} {text}", self.indent);
+            println!("{}{} {text}", self.indent, bold(&format!("{name:<9}")));
         }
     }
 }

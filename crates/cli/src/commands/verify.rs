@@ -11,6 +11,10 @@ use crate::input;
 
 /// Replay a plan with independent code and report everything that is wrong with it
 #[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  remat verify corpus/unet-b8.json plan.json
+  remat verify resnet18 --numeric --batch-size 4 --budget 60%")]
 pub(crate) struct Arguments {
     /// The training step, a remat.graph/1 file; with --numeric, a model's name
     graph: PathBuf,

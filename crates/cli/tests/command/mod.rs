@@ -29,21 +29,21 @@ impl Folder {
 
     /// Runs `remat` with `arguments`, separated by blanks. `@name` stands for a file of the corpus.
     pub(crate) fn remat(&self, arguments: &str) -> Ran {
+        Ran::of(&mut self.command(arguments))
+    }
+
+    /// The command that [`Folder::remat`] runs.
+    pub(crate) fn command(&self, arguments: &str) -> Command {
         let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../corpus");
         let expand = |word: &str| match word.strip_prefix('@') {
             Some(name) => corpus.join(format!("{name}.json")).display().to_string(),
             None => word.into(),
         };
-        let output = Command::new(env!("CARGO_BIN_EXE_remat"))
+        let mut command = Command::new(env!("CARGO_BIN_EXE_remat"));
+        command
             .args(arguments.split_whitespace().map(expand))
-            .current_dir(&self.0)
-            .output()
-            .expect("the binary runs");
-        Ran {
-            code: output.status.code().expect("it was not killed"),
-            out: String::from_utf8(output.stdout).expect("text"),
-            err: String::from_utf8(output.stderr).expect("text"),
-        }
+            .current_dir(&self.0);
+        command
     }
 
     /// The files in the folder, sorted.
@@ -73,6 +73,16 @@ impl Drop for Folder {
 }
 
 impl Ran {
+    /// Runs a command to its end.
+    pub(crate) fn of(command: &mut Command) -> Ran {
+        let output = command.output().expect("the binary runs");
+        Ran {
+            code: output.status.code().expect("it was not killed"),
+            out: String::from_utf8(output.stdout).expect("text"),
+            err: String::from_utf8(output.stderr).expect("text"),
+        }
+    }
+
     /// The code is `code`, and standard error holds every word.
     #[track_caller]
     pub(crate) fn fails(self, code: i32, words: &[&str]) {

@@ -15,13 +15,12 @@ mod file;
 
 use std::borrow::Cow;
 use std::cell::RefCell;
-use std::fs::File;
 use std::path::Path;
 
-use remat_graph::{Role, StorageId};
+use remat_graph::{Role, StorageId, replace_file};
 use remat_program::op::Op;
 use remat_program::{DType, Tensor};
-use safetensors::{Dtype, View};
+use safetensors::{Dtype, SafeTensorError, View};
 
 pub use error::WeightsError;
 use file::WeightFile;
@@ -106,9 +105,6 @@ pub fn save(
     model: &Model,
     read: impl Fn(StorageId) -> Values,
 ) -> Result<(), WeightsError> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.partial", std::process::id()));
-    let partial = path.with_file_name(name);
     let wrong = RefCell::new(None);
     let entries = stored(model).into_iter().map(|stored| {
         let entry = Entry {
@@ -119,24 +115,31 @@ pub fn save(
         };
         (entry.stored.name.clone(), entry)
     });
-    let written = safetensors::serialize_to_file(entries, None, &partial)
-        .and_then(|()| Ok(File::open(&partial)?.sync_all()?))
-        .map_err(|source| WeightsError::Write {
+    replace_file(path, |partial| {
+        safetensors::serialize_to_file(entries, None, partial).map_err(Failed::Write)?;
+        wrong
+            .take()
+            .map_or(Ok(()), |error| Err(Failed::Values(error)))
+    })
+    .map_err(|failed| match failed {
+        Failed::Values(error) => error,
+        Failed::Write(source) => WeightsError::Write {
             path: path.to_owned(),
             source,
-        })
-        .and_then(|()| wrong.take().map_or(Ok(()), Err))
-        .and_then(|()| {
-            std::fs::rename(&partial, path).map_err(|source| WeightsError::Write {
-                path: path.to_owned(),
-                source: source.into(),
-            })
-        });
-    if written.is_err() {
-        // What is left of it is worthless; the first error is the one to report.
-        let _ = std::fs::remove_file(&partial);
+        },
+    })
+}
+
+/// Why a file of weights was not written.
+enum Failed {
+    Write(SafeTensorError),
+    Values(WeightsError),
+}
+
+impl From<std::io::Error> for Failed {
+    fn from(error: std::io::Error) -> Failed {
+        Failed::Write(error.into())
     }
-    written
 }
 
 impl Stored {

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use serde_json::{Value, json};
+
 use super::{Planned, Row};
 use crate::summary::percent;
 
@@ -148,4 +150,29 @@ pub(super) fn csv(model: &str, strategy: &str, rows: &[Row]) -> String {
         writeln!(csv, "{}", cells.join(",")).expect("writing to a string cannot fail");
     }
     csv
+}
+
+/// The columns of [`csv`] as JSON; `null` without a value.
+pub(super) fn json(model: &str, strategy: &str, rows: &[Row]) -> Value {
+    let one = |row: &Row| {
+        let planned = row.planned();
+        json!({
+            "model": model,
+            "batch_size": row.batch,
+            "strategy": strategy,
+            "budget_bytes": row.budget.get(),
+            "plain_peak_bytes": row.plain.arena.get(),
+            "predicted_peak_bytes": planned.map(|p| p.fitted.predicted.arena.get()),
+            "measured_peak_bytes": planned.map(|p| p.pair.planned.measured.arena.get()),
+            "reduction_percent": row.reduction().map(|r| 100.0 * r),
+            "plain_seconds": row.plain_seconds(),
+            "planned_seconds": row.planned_seconds(),
+            "overhead_percent": planned.and_then(|p| p.pair.overhead()).map(|o| 100.0 * o),
+            "predicted_overhead_percent": planned.map(|p| 100.0 * p.fitted.planned.overhead()),
+            "recomputed": planned.map(|p| p.fitted.audit.recomputed),
+            "bit_equal": planned.filter(|p| p.checked).map(|_| true),
+            "remark": row.remark(),
+        })
+    };
+    Value::from_iter(rows.iter().map(one))
 }

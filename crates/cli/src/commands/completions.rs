@@ -1,0 +1,23 @@
+//! `remat completions`: what a shell needs to complete the tool's words.
+
+use clap::CommandFactory as _;
+use clap_complete::{Shell, generate};
+
+/// Print a script that completes verbs and flags in a shell
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  remat completions bash > ~/.local/share/bash-completion/completions/remat
+  remat completions zsh > ~/.zfunc/_remat
+  remat completions fish > ~/.config/fish/completions/remat.fish")]
+pub(crate) struct Arguments {
+    /// Which shell
+    shell: Shell,
+}
+
+pub(crate) fn run(arguments: &Arguments) {
+    let mut script = Vec::new();
+    let mut command = crate::Arguments::command();
+    generate(arguments.shell, &mut command, "remat", &mut script);
+    print!("{}", String::from_utf8_lossy(&script));
+}

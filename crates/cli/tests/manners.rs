@@ -1,0 +1,259 @@
+//! What every verb does alike: JSON, quiet, colours, pipes, disks, interrupts, mistakes.
+#![cfg(unix)]
+
+mod command;
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::{Command, Stdio};
+
+use command::{Folder, Ran};
+use serde_json::Value;
+
+/// The smallest step with something to recompute.
+const SMALL: &str = "transformer-tiny --batch-size 8 --optimizer sgd --effort 0";
+
+const VERBS: [&str; 9] = [
+    "profile",
+    "plan",
+    "frontier",
+    "rewrite",
+    "verify",
+    "run",
+    "compare",
+    "max-batch",
+    "models",
+];
+
+#[test]
+fn every_verb_that_gives_a_result_gives_it_as_json_and_nothing_else() {
+    let folder = Folder::new("json-everywhere");
+    let line = "plan @mlp-b256 --budget 100% --effort 0 --out plan.json";
+    folder.remat(line).works();
+    for line in [
+        "profile mlp --batch-size 2 --warmup 0 --measured 1 --no-pictures --out .".into(),
+        "plan @mlp-b256 --budget 100% --effort 0".into(),
+        "frontier @mlp-b256 --points 3 --effort 0".into(),
+        "rewrite @mlp-b256 plan.json".into(),
+        "verify @mlp-b256 plan.json".into(),
+        format!("run {SMALL} --budget 80% --steps 1"),
+        "compare transformer-tiny --optimizer sgd --effort 0 --batch-sizes 8 --budget 80% --steps 1".into(),
+        "max-batch transformer-tiny --optimizer sgd --effort 0 --budget 24MiB".into(),
+        "models".to_string(),
+    ] {
+        let ran = folder.remat(&format!("{line} --json --quiet"));
+        assert_eq!(ran.err, "", "{line}");
+        let out = ran.works();
+        let value: Result<Value, _> = serde_json::from_str(&out);
+        assert!(value.is_ok(), "{line}: {out}");
+        assert!(!out.contains('\x1b'), "{line}");
+    }
+}
+
+#[test]
+fn every_verb_helps_with_examples() {
+    let folder = Folder::new("examples");
+    for verb in VERBS {
+        let help = folder.remat(&format!("{verb} --help")).works();
+        assert!(help.contains("Examples:"), "{verb}");
+        assert!(help.contains(&format!("  remat {verb}")), "{verb}");
+    }
+    let help = folder.remat("--help").works();
+    for code in ["  2  ", "  3  ", "  4  ", "  5  ", "  130  ", "  141  "] {
+        assert!(help.contains(code), "{code}");
+    }
+}
+
+#[test]
+fn mistyped_words_get_a_suggestion() {
+    let folder = Folder::new("mistyped");
+    folder.remat("plann").fails(2, &["plan"]);
+    folder
+        .remat("run mlp --bugdet 1GiB")
+        .fails(2, &["--budget"]);
+    folder.remat("run resnet5").fails(2, &["resnet50"]);
+    folder
+        .remat("run mlp --optimizer adan")
+        .fails(2, &["'adam'"]);
+    folder.remat("completions bahs").fails(2, &["bash"]);
+}
+
+#[test]
+fn completions_are_scripts_that_know_the_verbs() {
+    let folder = Folder::new("completions");
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = folder.remat(&format!("completions {shell}")).works();
+        for verb in VERBS {
+            assert!(script.contains(verb), "{shell} {verb}");
+        }
+    }
+}
+
+#[test]
+fn quiet_leaves_results_and_errors() {
+    let folder = Folder::new("quiet");
+    let line = "plan @mlp-b256 --budget 1GiB --out plan.json";
+    let ran = folder.remat(line);
+    assert!(
+        ran.err.contains("note:") && ran.err.contains("wrote"),
+        "{}",
+        ran.err
+    );
+    assert!(!ran.err.contains('\x1b'), "no colours in a file");
+    let ran = folder.remat(&format!("--quiet {line}"));
+    assert_eq!(ran.err, "");
+    assert!(ran.works().contains("peak"));
+    folder
+        .remat("plan nowhere.json --budget 1GiB --quiet")
+        .fails(5, &["error: ", "nowhere.json"]);
+}
+
+#[test]
+fn a_closed_pipe_is_silent() {
+    let folder = Folder::new("pipe");
+    for line in [
+        "models",
+        "plan @mlp-b256 --budget 1GiB --verbose",
+        "completions bash",
+    ] {
+        // The reader is gone before the first word.
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let ran = Ran::of(folder.command(&format!("{line} --quiet")).stdout(writer));
+        assert_eq!((ran.code, ran.err.as_str()), (141, ""), "{line}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_an_error_and_no_panic() {
+    let folder = Folder::new("full");
+    let full = || File::create("/dev/full").expect("Linux has one");
+    let ran = Ran::of(folder.command("models").stdout(full()));
+    ran.fails(5, &["standard output", "space"]);
+    let ran = Ran::of(
+        folder
+            .command("plan nowhere.json --budget 1GiB")
+            .stderr(full()),
+    );
+    assert_eq!(ran.code, 5);
+    // Nothing takes the device's place, and the error names it.
+    let ran = folder.remat("plan @mlp-b256 --budget 1GiB --out /dev/full");
+    ran.fails(5, &["/dev/full", "space"]);
+    let ran = folder.remat(&format!("run {SMALL} --steps 1 --checkpoint /dev/full"));
+    ran.fails(5, &["/dev/full"]);
+    assert!(
+        !std::fs::metadata("/dev/full")
+            .expect("still there")
+            .is_file()
+    );
+    folder
+        .remat("plan @mlp-b256 --budget 1GiB --out /dev/null")
+        .works();
+}
+
+#[test]
+fn files_that_cannot_be_are_told_apart() {
+    let folder = Folder::new("cannot");
+    std::fs::create_dir(folder.0.join("folder")).expect("writable");
+    std::fs::write(folder.0.join("text"), "no graph").expect("writable");
+    for line in [
+        "plan @mlp-b256 --budget 90% --out folder",
+        "plan @mlp-b256 --budget 90% --decisions folder",
+        "frontier @mlp-b256 --out folder",
+        "run mlp --save folder",
+        "run mlp --checkpoint folder",
+        "compare mlp --csv folder",
+    ] {
+        folder
+            .remat(line)
+            .fails(2, &["folder", "name a file in it"]);
+    }
+    for line in [
+        "plan folder --budget 90%",
+        "plan text --budget 90%",
+        "verify text text",
+        "rewrite text text",
+        "run mlp --weights text --steps 1",
+        "run mlp --resume text --steps 1",
+        "run mlp --resume folder --steps 1",
+        "run mlp --budget 99% --profile folder --steps 1",
+    ] {
+        let ran = folder.remat(line);
+        assert!(!ran.err.contains("panicked"), "{line}: {}", ran.err);
+        ran.fails(5, &["error: "]);
+    }
+    // Not even root may write there.
+    if std::path::Path::new("/proc/self").exists() {
+        let line = "plan @mlp-b256 --budget 100% --effort 0 --out /proc/plan.json";
+        folder.remat(line).fails(5, &["/proc/plan.json"]);
+        let line = "profile mlp --batch-size 1 --warmup 0 --measured 1 --out /proc/profile";
+        folder.remat(line).fails(5, &["/proc/profile"]);
+    }
+    folder.remat("profile mlp --out text").fails(5, &["text"]);
+    assert_eq!(folder.read("text"), "no graph", "nothing was overwritten");
+    assert_eq!(folder.files(), ["folder", "text"]);
+}
+
+/// Sends SIGINT, as Ctrl-C does.
+fn interrupt(child: &std::process::Child) {
+    let id = child.id().to_string();
+    let sent = Command::new("kill").args(["-INT", &id]).status();
+    assert!(sent.expect("kill is there").success());
+}
+
+#[test]
+fn an_interrupted_run_leaves_a_whole_checkpoint() {
+    let folder = Folder::new("interrupt-run");
+    let line = format!("run {SMALL} --steps 1000000 --checkpoint c.safetensors");
+    let mut command = folder.command(&line);
+    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("it starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    // A few steps on, a checkpoint is being written most of the time.
+    let step = |line: &String| line.split_whitespace().next() == Some("5");
+    assert!(lines.any(|line| step(&line.expect("text"))));
+    interrupt(&child);
+    drop(lines);
+    let mut said = String::new();
+    let stderr = child.stderr.as_mut().expect("piped");
+    stderr.read_to_string(&mut said).expect("text");
+    assert_eq!(child.wait().expect("it ends").code(), Some(130), "{said}");
+    assert!(
+        said.contains("interrupted") && !said.contains("panicked"),
+        "{said}"
+    );
+    assert_eq!(folder.files(), ["c.safetensors"]);
+    folder
+        .remat(&format!("run {SMALL} --steps 7 --resume c.safetensors"))
+        .works();
+}
+
+#[test]
+fn an_interrupted_profile_leaves_only_whole_files() {
+    let folder = Folder::new("interrupt-profile");
+    let sizes = vec!["1"; 500].join(",");
+    let line = format!("profile mlp --batch-sizes {sizes} --warmup 0 --measured 1 --out here");
+    let mut command = folder.command(&line);
+    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("it starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    // From the second on, files are being replaced most of the time.
+    let written = lines
+        .by_ref()
+        .filter(|line| line.as_ref().expect("text").starts_with("wrote"));
+    assert_eq!(written.take(4).count(), 4);
+    interrupt(&child);
+    drop(lines);
+    assert_eq!(child.wait().expect("it ends").code(), Some(130));
+    let here = std::fs::read_dir(folder.0.join("here")).expect("it is there");
+    let names = here.map(|entry| entry.expect("readable").file_name());
+    let names: Vec<_> = names
+        .map(|name| name.into_string().expect("text"))
+        .collect();
+    assert!(
+        names.iter().all(|name| !name.contains("partial")),
+        "{names:?}"
+    );
+    assert!(remat_profile::read_profile(&folder.0.join("here"), "mlp", 1).is_ok());
+}
