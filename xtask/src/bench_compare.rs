@@ -1,14 +1,14 @@
 //! `cargo xtask bench compare [CASE…]`: the planned step against the plain one, archived under `bench/runs`.
 //!
 //! Runs the example `overhead` of `crates/remat` for each case, keeps its lines in a file per case, and writes from all files of the
-//! day a table with the claims that it bears out. Fails if a claim does not hold.
+//! day a table with the claims that it bears out, and the figures of `docs/analysis.md`. Fails if a claim does not hold.
 
 use std::fmt::Write as _;
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::archive::{Archive, verdict};
-use crate::repo::{Repo, output};
+use crate::repo::{Repo, output, show};
 
 /// A case, with the arguments that the example takes: model, batch, optimizer, rounds, budgets, strategies.
 struct Case {
@@ -87,6 +87,9 @@ pub(crate) fn run(repo: &Repo, names: &[String]) -> Result<()> {
     }
     let claims = claims(&rows);
     archive.write("README.md", &summary(&archive, &rows, &claims)?)?;
+    let mut figures =
+        repo.cargo("run --quiet --release --locked --package remat-report --example comparison --");
+    show(figures.args([&archive.folder, "docs/figures", "50%"]))?;
     println!("{}", archive.folder);
     ensure!(
         claims.iter().all(|(holds, _)| *holds),

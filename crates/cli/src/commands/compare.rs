@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use remat::{Error, Fitted, check_numbers, plain_peak};
 use remat_engine::{EngineError, Peak};
 use remat_graph::{Budget, Bytes, parse_budget, write_atomically};
-use remat_report::{Axis, Bars, Chart, Line, Unit};
+use remat_report::{Compared, comparison};
 
 use super::Planning;
 use super::pair::{self, Pair};
@@ -178,34 +178,8 @@ const PNG_SCALE: f64 = 2.0;
 
 /// The two charts of the comparison.
 fn draw(folder: &Path, model: &str, rows: &[Row]) -> anyhow::Result<()> {
-    let batches = || rows.iter().map(|row| row.batch.to_string());
-    let x = || Axis::new("batch size", Unit::Count);
-    let memory = Chart::bars(
-        format!("Peak memory of {model}"),
-        x(),
-        Axis::new("peak memory", Unit::Bytes),
-        batches(),
-        vec![
-            Bars::new("plain", rows.iter().map(|row| row.plain.arena.get() as f64))
-                .notes(rows.iter().map(Row::plain_note)),
-            Bars::new("planned", rows.iter().map(Row::planned_bytes))
-                .notes(rows.iter().map(Row::reduction_note)),
-        ],
-    );
-    let latency = Chart::category_lines(
-        format!("Time of a step of {model}"),
-        x(),
-        Axis::new("time of a step", Unit::Seconds),
-        batches(),
-        vec![
-            Line::new("plain", points(rows, Row::plain_seconds)),
-            Line::new("planned", points(rows, Row::planned_seconds)).notes(
-                rows.iter()
-                    .filter(|row| row.planned_seconds().is_some())
-                    .map(Row::overhead_note),
-            ),
-        ],
-    );
+    let rows: Vec<Compared> = rows.iter().map(Row::compared).collect();
+    let [memory, latency] = comparison(model, &rows);
     for (name, chart) in [("peak_memory", memory), ("latency", latency)] {
         let path = folder.join(format!("{model}_{name}"));
         write_atomically(&path.with_extension("svg"), chart.to_svg().as_bytes())?;
@@ -214,11 +188,4 @@ fn draw(folder: &Path, model: &str, rows: &[Row]) -> anyhow::Result<()> {
         output::wrote(&path.with_extension("png"));
     }
     Ok(())
-}
-
-/// A point for each row that has a value.
-fn points(rows: &[Row], value: fn(&Row) -> Option<f64>) -> Vec<[f64; 2]> {
-    let each = rows.iter().enumerate();
-    each.filter_map(|(i, row)| Some([i as f64, value(row)?]))
-        .collect()
 }

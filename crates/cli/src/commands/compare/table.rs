@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
+use remat_report::Compared;
+
 use super::{Planned, Row};
 use crate::summary::percent;
 
@@ -29,17 +31,17 @@ impl Row {
         self.planned.as_ref().ok()
     }
 
-    pub(super) fn planned_bytes(&self) -> f64 {
+    fn planned_bytes(&self) -> f64 {
         let arena = self.planned().map(|p| p.pair.planned.measured.arena);
         arena.map_or(f64::NAN, |arena| arena.get() as f64)
     }
 
-    pub(super) fn plain_seconds(&self) -> Option<f64> {
+    fn plain_seconds(&self) -> Option<f64> {
         let plain = self.planned()?.pair.plain.as_ref().ok()?;
         Some(plain.time.as_secs_f64())
     }
 
-    pub(super) fn planned_seconds(&self) -> Option<f64> {
+    fn planned_seconds(&self) -> Option<f64> {
         Some(self.planned()?.pair.planned.time.as_secs_f64())
     }
 
@@ -48,21 +50,18 @@ impl Row {
         Some(1.0 - self.planned_bytes() / self.plain.arena.get() as f64)
     }
 
-    pub(super) fn plain_note(&self) -> String {
-        match self.planned().map(|p| p.pair.plain.is_err()) {
-            Some(true) => "does not fit".into(),
-            _ => String::new(),
+    /// What the charts show.
+    pub(super) fn compared(&self) -> Compared {
+        Compared {
+            batch: self.batch,
+            plain_peak: self.plain.arena.get() as f64,
+            planned_peak: self.planned().map(|_| self.planned_bytes()),
+            plain_seconds: self.plain_seconds(),
+            planned_seconds: self.planned_seconds(),
         }
     }
 
-    pub(super) fn reduction_note(&self) -> String {
-        match self.reduction() {
-            Some(reduction) => format!("-{:.1} %", 100.0 * reduction),
-            None => "no plan fits".into(),
-        }
-    }
-
-    pub(super) fn overhead_note(&self) -> String {
+    fn overhead_note(&self) -> String {
         let overhead = self.planned().and_then(|p| p.pair.overhead());
         overhead.map_or(String::new(), |overhead| {
             format!("{:+.1} %", 100.0 * overhead)

@@ -1,0 +1,71 @@
+//! Draws the tables that `cargo xtask bench compare` archives: `comparison FOLDER OUT SHARE` reads the CSV files of FOLDER and
+//! writes for each model `OUT/MODEL_peak_memory.svg` and `OUT/MODEL_latency.svg`, of the search at that share of the plain peak.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::path::Path;
+
+use remat_report::{Compared, comparison};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let [folder, out, share] = &words[..] else {
+        return Err("say FOLDER OUT SHARE".into());
+    };
+    let mut models: BTreeMap<String, Vec<Compared>> = BTreeMap::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|e| e == "csv") {
+            for (model, row) in read(&std::fs::read_to_string(path)?, share)? {
+                models.entry(model).or_default().push(row);
+            }
+        }
+    }
+    for (model, rows) in &mut models {
+        rows.sort_by_key(|row| row.batch);
+        for (chart, name) in comparison(model, rows)
+            .iter()
+            .zip(["peak_memory", "latency"])
+        {
+            let path = Path::new(out).join(format!("{model}_{name}.svg"));
+            std::fs::write(&path, chart.to_svg())?;
+            println!("{}", path.display());
+        }
+    }
+    Ok(())
+}
+
+/// The rows of one file that belong in the charts, with their models.
+fn read(csv: &str, share: &str) -> Result<Vec<(String, Compared)>, Box<dyn Error>> {
+    let mut lines = csv.lines();
+    let header: Vec<&str> = lines.next().unwrap_or_default().split(',').collect();
+    let mut rows = Vec::new();
+    for line in lines {
+        let cells: Vec<&str> = line.split(',').collect();
+        let cell = |name: &str| {
+            let at = header.iter().position(|column| *column == name);
+            at.and_then(|at| cells.get(at).copied()).unwrap_or("")
+        };
+        if cell("strategy") != "search" || cell("share") != share {
+            continue;
+        }
+        rows.push((
+            cell("model").to_owned(),
+            Compared {
+                batch: cell("batch_size").parse()?,
+                plain_peak: cell("plain_peak_bytes").parse()?,
+                planned_peak: cell("measured_peak_bytes").parse().ok(),
+                plain_seconds: median(cell("plain_seconds")),
+                planned_seconds: median(cell("planned_seconds")),
+            },
+        ));
+    }
+    Ok(rows)
+}
+
+/// The middle of times with blanks between them.
+fn median(cell: &str) -> Option<f64> {
+    let mut times: Vec<f64> = cell.split(' ').filter_map(|t| t.parse().ok()).collect();
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 2).copied()
+}
