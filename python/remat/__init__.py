@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from remat._native import Decision, Graph, Plan, parse_budget, rewrite, smallest, verify
 from remat.errors import (
+    CheckFailed,
     InfeasibleBudget,
     InvalidInput,
     PlanningStopped,
@@ -38,6 +39,7 @@ _NEEDS_TORCH = {
 """What is imported when it is first used, and from where."""
 
 __all__ = [
+    "CheckFailed",
     "Decision",
     "Graph",
     "InfeasibleBudget",

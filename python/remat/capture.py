@@ -13,12 +13,15 @@ import torch
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 
-from remat.execute import boxed
+from remat.checking import Check
+from remat.execute import Boxed, boxed
 from remat.joint import Joint
 from remat.optimizer import state_bytes
 from remat.planning import Planned, Settings, plan_joint
 
 Compiler = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
+NUMBER = "remat_plan"
+"""Under this key a module's `meta` tells which of the session's plans it runs."""
 
 
 class Session:
@@ -30,14 +33,14 @@ class Session:
         *,
         optimizer: torch.optim.Optimizer | None = None,
         check: bool = False,
-        inductor: bool = False,
     ) -> None:
         self.settings = settings
         self.optimizer = optimizer
         self.check = check
-        self.inductor = inductor
         self.planned: list[Planned] = []
         """One for each graph and shape, in the order of their first calls."""
+        self.checks: dict[int, Check] = {}
+        """Comparisons whose backward has not been compiled yet."""
 
     def partition(
         self,
@@ -52,7 +55,9 @@ class Session:
         joint = Joint(joint_module, num_fwd_outputs, static_lifetime_input_indices or ())
         planned = plan_joint(joint, self.settings, self.held(), f"graph {len(self.planned)}")
         self.planned.append(planned)
-        return planned.modules()
+        forward, backward = planned.modules()
+        forward.meta[NUMBER] = backward.meta[NUMBER] = len(self.planned) - 1
+        return forward, backward
 
     def held(self) -> dict[str, int]:
         """Bytes that lie in memory beside the step's own."""
@@ -63,10 +68,24 @@ class Session:
     def backend(self) -> Compiler:
         """What `torch.compile` takes as its backend."""
         compiler: Compiler = aot_autograd(
-            fw_compiler=_run, bw_compiler=_run, inference_compiler=_run, partition_fn=self.partition
+            fw_compiler=self.run_forward, bw_compiler=self.run_backward, inference_compiler=_run, partition_fn=self.partition
         )
         return compiler
 
+    def run_forward(self, module: fx.GraphModule, _inputs: list[Any]) -> Boxed:
+        """How a planned forward is run."""
+        run = boxed(module)
+        if not self.check:
+            return run
+        number = module.meta[NUMBER]
+        self.checks[number] = Check(self.planned[number])
+        return self.checks[number].forward(run)
 
-def _run(module: fx.GraphModule, _inputs: list[Any]) -> Callable[..., Any]:
+    def run_backward(self, module: fx.GraphModule, _inputs: list[Any]) -> Boxed:
+        """How a planned backward is run."""
+        run = boxed(module)
+        return self.checks.pop(module.meta[NUMBER]).backward(run) if self.check else run
+
+
+def _run(module: fx.GraphModule, _inputs: list[Any]) -> Boxed:
     return boxed(module)

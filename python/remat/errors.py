@@ -46,3 +46,7 @@ class UnsupportedOption(RematError, NotImplementedError):
 
 class TorchMissing(RematError, ImportError):
     """PyTorch is needed and not installed."""
+
+
+class CheckFailed(RematError):
+    """A planned step gave other numbers than the plain one."""

@@ -88,7 +88,7 @@ def _check_saved(joint: Joint, lowered: Lowered, steps: Steps, split: Split) -> 
             node = lowered.nodes[number]
             assert node is not None
             held.update(storage.index for storage in joint.made(node))
-    states = set(lowered.state_of.values())
+    states = set(lowered.token_of.values())
     saved = {block.storage for block in split.saved} - states
     outputs = [v for v in [*joint.forward_outputs, *joint.gradients] if isinstance(v, fx.Node)]
     for_others = {storage.index for value in outputs for storage in joint.held(value)}
@@ -225,7 +225,7 @@ class _Injection:
         node = self.lowered.nodes[number]
         assert node is not None
         graph = self.half.graph
-        if node not in self.lowered.state_of or number not in self.repeated:
+        if node not in self.lowered.token_of or number not in self.repeated:
             return _described(graph.call_function(call[0], call[1:], kwargs), node)
         device = device_of(node)
         if number in self.ran:
@@ -233,7 +233,7 @@ class _Injection:
             return _described(replay, node)
         pair = graph.call_function(randomness.draw, (device, *call), kwargs)
         self.states[node] = self.pick(pair, 0, self.fake_state(device))
-        self.half.blocks[self.states[node]] = (self.new_block(self.lowered.state_of[node], _bytes(self.states[node])),)
+        self.half.blocks[self.states[node]] = (self.new_block(self.lowered.token_of[node], _bytes(self.states[node])),)
         self.half.blocks[pair] = self.half.blocks[self.states[node]]
         return self.pick(pair, 1, node.meta.get("val"))
 

@@ -7,9 +7,9 @@ rest. That node may run once, reads every forward output, overwrites the inputs 
 tangents. So no backward node can be moved before it, no input can be read after it was overwritten, and what is live when it
 runs is what the forward saves.
 
-Random nodes are chained by the state of the generator: each reads the state that the one before it left. They keep
-their order, and so draw what the plain step draws. The states count as bytes that stay: they are saved for the draws that
-a plan repeats.
+Random nodes are chained: each reads a token of no bytes that the one before it wrote. They keep their order, and so draw what the
+plain step draws. To draw again, the state of the generator before the first draw must be kept; a plan counts the states of
+all draws for the whole step, and the modules keep those of the draws that it repeats.
 
 Invariant: the bytes of the graph's own order are what the two modules of the plain step need, to the byte, but for
 states that are not saved after all.
@@ -41,8 +41,10 @@ class Lowered:
     """The FX node of each graph node; None for the boundary and for bytes that are held outside."""
     boundary: int
     """The node between the passes."""
-    state_of: dict[fx.Node, int] = field(default_factory=dict)
-    """The storage of the generator's state for each random node."""
+    token_of: dict[fx.Node, int] = field(default_factory=dict)
+    """The storage that stands for the generator's state, for each random node."""
+    state_bytes: int = 0
+    """Counted for the states of all draws."""
 
     @property
     def index(self) -> dict[fx.Node, int]:
@@ -128,8 +130,10 @@ class _Lowering:
         self.nodes: list[dict[str, Any]] = []
         self.origins: list[fx.Node | None] = []
         self.written: set[int] = set()
-        self.state_of: dict[fx.Node, int] = {}
-        self.last_state: dict[str, int] = {}
+        self.token_of: dict[fx.Node, int] = {}
+        self.last_token: dict[Effect, int] = {}
+        drawing = [node for node in joint.computing() if effect_of(node) is Effect.RANDOM]
+        self.state_bytes = sum(generator_state_bytes(device_of(node)) for node in drawing)
 
     def run(self, held: dict[str, int]) -> Lowered:
         self.add_inputs(held)
@@ -141,7 +145,7 @@ class _Lowering:
         for node in self.joint.computing():
             if node not in forward:
                 self.add_node(node, "backward", "gradient")
-        return Lowered(self.text(boundary), self.origins, boundary, self.state_of)
+        return Lowered(self.text(boundary), self.origins, boundary, self.token_of, self.state_bytes)
 
     def add(self, origin: fx.Node | None, **entry: Any) -> int:
         self.nodes.append({"time_us": 0.0, **entry})
@@ -159,8 +163,13 @@ class _Lowering:
             elif node in self.joint.primals:
                 self.add_input(node, "parameter" if node in self.joint.parameters else "input")
         for what, size in held.items():
-            storage = self.new_storage(size, "optimizer_state")
-            self.add(None, name=what, op="held", phase="input", reads=[], writes=[storage])
+            self.add_held(what, size, "optimizer_state")
+        if self.state_bytes:
+            self.add_held("generator states", self.state_bytes, "constant")
+
+    def add_held(self, what: str, size: int, role: str) -> None:
+        storage = self.new_storage(size, role)
+        self.add(None, name=what, op="held", phase="input", reads=[], writes=[storage])
 
     def add_input(self, node: fx.Node, role: str) -> None:
         writes = [s.index for s in self.joint.held(node) if s.index not in self.written]
@@ -187,16 +196,14 @@ class _Lowering:
         self.add(node, **entry, reads=reads, writes=writes)
 
     def chain(self, node: fx.Node, effect: Effect, reads: list[int], writes: list[int]) -> None:
-        """Makes the node read what the one before it of its kind left, so that their order stays."""
-        kind = effect.value
-        if kind in self.last_state:
-            reads.append(self.last_state[kind])
-        size = generator_state_bytes(device_of(node)) if effect is Effect.RANDOM else 0
-        state = self.new_storage(size, "constant")
-        writes.append(state)
-        self.last_state[kind] = state
+        """Makes the node read the token of the one before it of its kind, so that their order stays."""
+        if effect in self.last_token:
+            reads.append(self.last_token[effect])
+        token = self.new_storage(0, "other")
+        writes.append(token)
+        self.last_token[effect] = token
         if effect is Effect.RANDOM:
-            self.state_of[node] = state
+            self.token_of[node] = token
 
     def add_boundary(self) -> int:
         outputs = [value for value in self.joint.forward_outputs if isinstance(value, fx.Node)]

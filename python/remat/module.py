@@ -47,15 +47,16 @@ def compile(
     `strategy`: `"search"`, `"mutwo"` or `"sqrt"`. `effort` (0 to 10) and `time_limit` (seconds) bound the planning.
     `check`: the first step of each plan also runs without it, and every number must be the same, bit for bit. That step needs
     the memory of both.
-    `inductor`: the two modules are compiled by Inductor. It fuses operations, so that intermediate values vanish and
-    others come to be: the peak is no longer exact, and numbers may differ in their last bits.
+    `offload` and `inductor` are refused: plans keep or recompute, and run operation by operation.
     """
     if offload:
         raise UnsupportedOption(
-            "offload=True: plans that move activations to host memory cannot be run in PyTorch yet; leave it out, and what does not fit is recomputed"
+            "offload=True: plans recompute what does not fit, they do not move it to host memory; leave it out"
         )
+    if inductor:
+        raise UnsupportedOption("inductor=True: plans run eagerly, operation by operation; leave it out")
     settings = Settings(budget, profile, strategy, effort, time_limit)
-    return PlannedModule(module, Session(settings, optimizer=optimizer, check=check, inductor=inductor))
+    return PlannedModule(module, Session(settings, optimizer=optimizer, check=check))
 
 
 def backend(

@@ -180,7 +180,6 @@ def _refuse_violations(graph: _native.Graph, plan: _native.Plan) -> None:
 def _footprint(joint: Joint, lowered: Lowered, split: Split) -> Footprint:
     """The replay of the modules, with what others own counted."""
     storages = json.loads(lowered.text)["storages"]
-    states = set(lowered.state_of.values())
-    owned = sum(s["bytes"] for at, s in enumerate(storages) if s["role"] in OWNED and at not in states)
+    owned = sum(s["bytes"] for s in storages if s["role"] in OWNED) - lowered.state_bytes
     tangents = sum(s["bytes"] for s in storages if s["role"] == "tangent")
     return footprint(split, owned, tangents, len(joint.new_contents))

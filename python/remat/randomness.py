@@ -1,7 +1,7 @@
 """The same draw again: the generator's state before a draw is a value, and a draw can be repeated from it.
 
 `draw` runs an operation and gives the state before it; `replay` runs it from that state and leaves the generator where it
-was. They are called from the modules that `inject` builds.
+was. They are called from the modules that `inject` builds. `same_draws` is for what must not be noticed.
 """
 
 from __future__ import annotations
@@ -37,3 +37,16 @@ def _set_state(device: torch.device, state: torch.Tensor) -> None:
         torch.cuda.set_rng_state(state, device)
     else:
         torch.set_rng_state(state)
+
+
+class same_draws:  # noqa: N801 (a context, named like one)
+    """Leaves all generators as it found them."""
+
+    def __enter__(self) -> None:
+        self.host = torch.get_rng_state()
+        self.devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+
+    def __exit__(self, *_: object) -> None:
+        torch.set_rng_state(self.host)
+        if self.devices:
+            torch.cuda.set_rng_state_all(self.devices)

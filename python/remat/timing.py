@@ -28,6 +28,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.flop_counter import flop_registry
 
 from remat.joint import Joint, tensors_of
+from remat.randomness import same_draws
 
 Profile = Literal["measure", "roofline"]
 RUNS = 3
@@ -92,7 +93,7 @@ def _signature(node: fx.Node) -> str:
 
 
 def _measure(node: fx.Node) -> float:
-    with _disable_current_modes(), unset_fake_temporarily(), torch.no_grad(), _same_draws():
+    with _disable_current_modes(), unset_fake_temporarily(), torch.no_grad(), same_draws():
         args, kwargs = pytree.tree_map_only(fx.Node, _made_up, (node.args, node.kwargs))
         device = next((t.device for t in tensors_of(node)), torch.device("cpu"))
         clock = _device_clock if device.type == "cuda" else _host_clock
@@ -101,19 +102,6 @@ def _measure(node: fx.Node) -> float:
         if first > ENOUGH_SECONDS * 1e6:
             return first
         return statistics.median(clock(run) for _ in range(RUNS))
-
-
-class _same_draws:  # noqa: N801 (a context, named like one)
-    """Leaves the generators as it found them: measuring must not change what the training draws."""
-
-    def __enter__(self) -> None:
-        self.host = torch.get_rng_state()
-        self.devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-
-    def __exit__(self, *_: object) -> None:
-        torch.set_rng_state(self.host)
-        if self.devices:
-            torch.cuda.set_rng_state_all(self.devices)
 
 
 def _host_clock(run: Callable[[], Any]) -> float:

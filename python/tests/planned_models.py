@@ -130,8 +130,8 @@ def momentum(parameters: object, lr: float) -> torch.optim.Optimizer:
 
 FAMILIES = {
     "resnet18": Family(lambda: resnet(18), lambda: images(8, 64), momentum),
-    "resnet50": Family(lambda: resnet(50), lambda: images(8, 64), momentum),
-    "resnet152": Family(lambda: resnet(152), lambda: images(8, 64), momentum),
+    "resnet50": Family(lambda: resnet(50), lambda: images(8, 32), momentum),
+    "resnet152": Family(lambda: resnet(152), lambda: images(8, 32), momentum),
     "bert": Family(bert, lambda: tokens(8, 64)),
     "gpt2": Family(gpt2, lambda: tokens(8, 64)),
     "vit": Family(vit, lambda: images(16, 32)),

@@ -1,0 +1,238 @@
+"""What `remat.compile` promises beside the numbers: checks, caches, names, reports and refusals."""
+
+import copy
+import os
+import tempfile
+import unittest
+from pathlib import Path
+from unittest import mock
+
+import torch
+from torch import nn
+
+import remat
+from remat import planning
+from remat.module import session_of
+
+
+class Layers(nn.Module):
+    """Wide layers with dropout between, and a loss."""
+
+    def __init__(self, dropout: float = 0.5, depth: int = 6) -> None:
+        super().__init__()
+        parts = [part for _ in range(depth) for part in (nn.Linear(32, 32), nn.GELU(), nn.Dropout(dropout))]
+        self.layers = nn.Sequential(*parts)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x).square().mean()
+
+
+class Average(nn.Module):
+    """Reads a buffer in the forward, and overwrites it after."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(64, 64))
+        self.register_buffer("average", torch.full((64, 64), 0.5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        # The sine keeps the sum for its gradient, and the sum cannot be made again from a buffer that has moved on.
+        scaled = torch.sin(self.weight + self.average)
+        result = torch.sin(torch.sin(x @ scaled)) @ scaled
+        self.average.mul_(0.9).add_(result.detach().mean(), alpha=0.1)
+        return result.square().mean()
+
+
+BATCH = 512
+
+
+def compiled(module: nn.Module, budget: object = 0.6, **options: object) -> remat.PlannedModule:
+    return remat.compile(module, budget, **{"profile": "roofline", "effort": 1, **options})
+
+
+class Case(unittest.TestCase):
+    def setUp(self) -> None:
+        torch._dynamo.reset()
+        torch.manual_seed(3)
+        self.folder = self.enterContext(tempfile.TemporaryDirectory())
+        self.enterContext(mock.patch.dict(os.environ, REMAT_CACHE=self.folder))
+
+    def assert_trains_alike(self, module: nn.Module, planned: nn.Module, x: torch.Tensor) -> None:
+        """Two steps from the same state and seed give the same bits."""
+        for part in (module, planned):
+            torch.manual_seed(9)
+            for _ in range(2):
+                part(x).backward()
+        for (name, a), (_, b) in zip(module.named_parameters(), planned.named_parameters(), strict=True):
+            self.assertTrue(torch.equal(a.grad, b.grad), name)
+        for (name, a), (_, b) in zip(module.named_buffers(), planned.named_buffers(), strict=True):
+            self.assertTrue(torch.equal(a, b), name)
+
+
+class Numbers(Case):
+    def test_a_dropout_that_is_made_again_draws_the_same(self) -> None:
+        module = Layers()
+        planned = compiled(copy.deepcopy(module))
+        self.assert_trains_alike(module, planned, torch.randn(BATCH, 32))
+        (step,) = session_of(planned).planned
+        runs = [node for kind, node in step.plan.steps() if kind == "run"]
+        drawn = {step.lowered.index[node] for node in step.lowered.token_of}
+        self.assertTrue(any(runs.count(node) > 1 for node in drawn), "no draw was repeated")
+
+    def test_an_overwritten_buffer_is_read_as_it_was(self) -> None:
+        module = Average()
+        planned = compiled(copy.deepcopy(module), 1.0)
+        x = torch.randn(BATCH, 64)
+        self.assert_trains_alike(module, planned, x)
+        (step,) = session_of(planned).planned
+        torch._dynamo.reset()
+        budget = int(0.3 * step.graph.floor + 0.7 * step.graph.peak)
+        self.assert_trains_alike(Average(), compiled(Average(), budget), x)
+
+    def test_measuring_draws_nothing(self) -> None:
+        torch.manual_seed(4)
+        compiled(Layers(), 1.0, profile="measure")(torch.randn(8, 32))
+        after = torch.rand(1)
+        torch.manual_seed(4)
+        Layers()(torch.randn(8, 32))
+        self.assertEqual(after.item(), torch.rand(1).item())
+
+    def test_without_gradients_it_runs_as_it_is(self) -> None:
+        module = Layers().eval()
+        planned = compiled(copy.deepcopy(module))
+        x = torch.randn(8, 32)
+        with torch.no_grad():
+            self.assertTrue(torch.equal(planned(x), module(x)))
+        self.assertEqual(session_of(planned).planned, [])
+
+    def test_a_backend_for_torch_compile(self) -> None:
+        module, backend = Layers(), remat.backend(0.6, profile="roofline", effort=1)
+        planned = torch.compile(copy.deepcopy(module), backend=backend, dynamic=False)
+        self.assert_trains_alike(module, planned, torch.randn(BATCH, 32))
+        self.assertEqual(len(remat.report(backend).graphs), 1)
+
+
+class Checking(Case):
+    def test_a_right_plan_passes(self) -> None:
+        planned = compiled(Layers(), check=True)
+        for _ in range(2):
+            planned(torch.randn(BATCH, 32)).backward()
+
+    def test_a_draw_that_is_not_repeated_is_found(self) -> None:
+        planned = compiled(Layers(), check=True)
+        forgetful = mock.patch("remat.randomness._set_state")
+        loss = planned(torch.randn(BATCH, 32))
+        with forgetful, self.assertRaisesRegex(remat.CheckFailed, "gradient"):
+            loss.backward()
+
+    def test_a_module_that_saves_something_else_is_refused(self) -> None:
+        with mock.patch.object(planning, "inject", wraps=planning.inject) as inject:
+            compiled(Layers())(torch.randn(BATCH, 32)).backward()
+        joint, lowered, steps = inject.call_args_list[0].args
+        boundary = steps.index(("run", lowered.boundary))
+        freed = next(s for s in steps[boundary:] if s[0] == "free" and _made_before(lowered, joint, steps[:boundary], s[1]))
+        without = [step for step in steps if step != freed]
+        never_read = [*without[:boundary], ("run", lowered.boundary), freed, *without[boundary + 1 :]]
+        with self.assertRaises(remat.RematError):
+            planning.inject(joint, lowered, never_read)
+
+
+def _made_before(lowered, joint, steps, storage: int) -> bool:
+    made = {s.index for kind, n in steps if kind == "run" for s in joint.made(lowered.nodes[n])}
+    return storage in made
+
+
+class Caching(Case):
+    def test_a_plan_is_found_again_and_gives_the_same_step(self) -> None:
+        x = torch.randn(BATCH, 32)
+        first = compiled(Layers(), profile="measure")
+        first(x).backward()
+        torch._dynamo.reset()
+        again = compiled(Layers(), profile="measure")
+        again(x).backward()
+        (a,), (b,) = session_of(first).planned, session_of(again).planned
+        self.assertEqual((a.from_disk, b.from_disk), (False, True))
+        self.assertEqual(a.plan.steps(), b.plan.steps())
+
+    def test_another_budget_or_shape_is_another_plan(self) -> None:
+        compiled(Layers())(torch.randn(BATCH, 32))
+        torch._dynamo.reset()
+        for budget, batch in ((0.7, BATCH), (0.6, BATCH + 1)):
+            planned = compiled(Layers(), budget)
+            planned(torch.randn(batch, 32))
+            self.assertFalse(session_of(planned).planned[0].from_disk)
+
+    def test_a_damaged_file_is_said_and_made_anew(self) -> None:
+        compiled(Layers())(torch.randn(BATCH, 32))
+        (file,) = Path(self.folder).glob("*.json")
+        file.write_text(file.read_text().replace("peak_bytes", "peek_bytes"))
+        torch._dynamo.reset()
+        planned = compiled(Layers())
+        with self.assertWarnsRegex(UserWarning, "damaged"):
+            planned(torch.randn(BATCH, 32))
+        self.assertFalse(session_of(planned).planned[0].from_disk)
+
+
+class Module(Case):
+    def test_names_and_states_are_the_modules_own(self) -> None:
+        module = Layers()
+        planned = compiled(module)
+        self.assertEqual([n for n, _ in planned.named_parameters()], [n for n, _ in module.named_parameters()])
+        self.assertEqual(list(planned.state_dict()), list(module.state_dict()))
+        planned.load_state_dict(Layers().state_dict())
+        outer = nn.Sequential(compiled(Layers()))
+        self.assertEqual(list(outer.state_dict()), list(nn.Sequential(Layers()).state_dict()))
+        outer.load_state_dict(nn.Sequential(Layers()).state_dict())
+        self.assertIs(planned.layers, module.layers)
+
+    def test_each_shape_has_its_plan(self) -> None:
+        planned = compiled(Layers())
+        for batch in (BATCH, 2 * BATCH, BATCH):
+            planned(torch.randn(batch, 32)).backward()
+        self.assertEqual(len(remat.report(planned).graphs), 2)
+
+    def test_the_optimizers_state_counts_before_it_is_there(self) -> None:
+        module = Layers()
+        optimizer = torch.optim.Adam(module.parameters())
+        planned = compiled(module, 1.0, optimizer=optimizer)
+        planned(torch.randn(BATCH, 32)).backward()
+        optimizer.step()
+        made = sum(value.untyped_storage().nbytes() for state in optimizer.state.values() for value in state.values())
+        self.assertEqual(session_of(planned).held(), {"optimizer state": made})
+        self.assertIn("optimizer state", remat.report(planned).graphs[0].bytes_by_role)
+
+    def test_a_report_is_readable(self) -> None:
+        planned = compiled(Layers())
+        self.assertIn("nothing planned yet", str(remat.report(planned)))
+        planned(torch.randn(BATCH, 32)).backward()
+        (graph,) = remat.report(planned).graphs
+        self.assertLess(graph.peak, graph.plain_peak)
+        self.assertGreater(graph.overhead, 0.0)
+        self.assertEqual(sum(graph.bytes_by_role.values()), session_of(planned).planned[0].plan.peak)
+        for word in ("peak", "recomputes", "kept", "recomputed:"):
+            self.assertIn(word, str(graph))
+        with self.assertRaisesRegex(remat.RematError, "not compiled by remat"):
+            remat.report(Layers())
+
+
+class Refusals(Case):
+    def test_a_budget_that_cannot_be_met_is_an_error_with_the_smallest(self) -> None:
+        with self.assertRaises(remat.InfeasibleBudget) as caught:
+            compiled(Layers(), 1000)(torch.randn(BATCH, 32))
+        self.assertIsNone(caught.exception.__cause__)
+        torch._dynamo.reset()
+        compiled(Layers(), caught.exception.smallest)(torch.randn(BATCH, 32)).backward()
+
+    def test_options_that_make_no_sense(self) -> None:
+        for budget in (0.0, 1.5, True, None):
+            with self.assertRaises(remat.InvalidInput):
+                compiled(Layers(), budget)
+        with self.assertRaises(remat.InvalidInput):
+            compiled(Layers(), profile="guess")
+        for option in ("offload", "inductor"):
+            with self.assertRaises(remat.UnsupportedOption):
+                compiled(Layers(), **{option: True})
+
+
+if __name__ == "__main__":
+    unittest.main()
