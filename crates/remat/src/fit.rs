@@ -70,6 +70,9 @@ pub struct Fitted {
 /// fits after two or three rounds, or the strategy has nothing lower.
 const ROUNDS: usize = 8;
 
+/// The next plan lies a little differently in its arena: it gets less room by the excess and one part in this many of it.
+const MARGIN: u64 = 4;
+
 /// The peak of the plain step, without running it.
 ///
 /// # Errors
@@ -115,7 +118,8 @@ pub fn fit_profiled(
         if arena <= budget {
             return Ok(fitted);
         }
-        room = peak.saturating_sub(arena - budget);
+        let excess = arena - budget;
+        room = peak.saturating_sub(excess + Bytes(excess.get() / MARGIN));
     }
     let error = PlanError::Stopped {
         budget,
