@@ -24,11 +24,17 @@ from remat.errors import (
 )
 
 if TYPE_CHECKING:
+    from remat.alone import LargestBatch, StepProfile, max_batch, plan, profile
     from remat.account import measure_peak
     from remat.module import PlannedModule, backend, compile
     from remat.reporting import Report, report
 
 _NEEDS_TORCH = {
+    "LargestBatch": "alone",
+    "StepProfile": "alone",
+    "max_batch": "alone",
+    "plan": "alone",
+    "profile": "alone",
     "PlannedModule": "module",
     "Report": "reporting",
     "backend": "module",
@@ -44,18 +50,23 @@ __all__ = [
     "Graph",
     "InfeasibleBudget",
     "InvalidInput",
+    "LargestBatch",
     "Plan",
     "PlannedModule",
     "PlanningStopped",
     "RematError",
     "Report",
+    "StepProfile",
     "TorchMissing",
     "UnsupportedGraph",
     "UnsupportedOption",
     "backend",
     "compile",
+    "max_batch",
     "measure_peak",
     "parse_budget",
+    "plan",
+    "profile",
     "report",
     "rewrite",
     "smallest",

@@ -1,6 +1,7 @@
 """The planner, rewriter and checker. Bytes are whole numbers, times are microseconds, nodes and storages are indices."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Literal, final
 
 __all__ = ["Decision", "Graph", "Plan", "parse_budget", "plan", "rewrite", "smallest", "verify", "__version__"]
@@ -126,3 +127,6 @@ def rewrite(graph: Graph, plan: Plan) -> Graph:
 
 def verify(graph: Graph, plan: Plan) -> list[str]:
     """Everything that is wrong with `plan` as a plan of `graph`, in words; nothing if it holds."""
+
+def write_profile(graph: Graph, folder: str | Path, model: str, batch_size: int, device: str) -> list[Path]:
+    """Writes tables, graph and pictures into a folder, and gives their paths."""

@@ -53,7 +53,16 @@ const REACHES: [Reach; 9] = [
     },
     Reach {
         package: "remat-py",
-        allowed: &["remat-graph", "remat-plan", "remat-rewrite", "remat-verify"],
+        allowed: &[
+            "remat-engine",
+            "remat-graph",
+            "remat-plan",
+            "remat-profile",
+            "remat-program",
+            "remat-report",
+            "remat-rewrite",
+            "remat-verify",
+        ],
     },
 ];
 

@@ -14,6 +14,7 @@
 mod error;
 mod graph;
 mod plan;
+mod profile;
 mod watch;
 
 use pyo3::prelude::*;
@@ -29,4 +30,6 @@ mod _native {
     use crate::graph::{Graph, parse_budget};
     #[pymodule_export]
     use crate::plan::{Decision, Plan, plan, rewrite, smallest, verify};
+    #[pymodule_export]
+    use crate::profile::write_profile;
 }
