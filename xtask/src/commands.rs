@@ -1,10 +1,14 @@
 //! Every `remat` verb that the documents name answers to `--help`.
 //!
-//! A command is a code span or a fenced line that starts with `remat` or with `cargo run --release --`.
+//! A command is a code span or a fenced line that starts with `remat` or with `cargo run --release --`. The fenced
+//! commands of the guide are run as well, in their order, in a folder of their own; a comment may name the exit
+//! code that is expected.
 
 use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::markdown::{code, documents};
 use crate::repo::{Repo, show};
@@ -30,11 +34,73 @@ pub(crate) fn check(repo: &Repo) -> Result<()> {
             unknown.push(format!("{place}: there is no `remat {verb}`"));
         }
     }
-    if unknown.is_empty() {
-        Ok(())
-    } else {
-        bail!("{}", unknown.join("\n"))
+    if !unknown.is_empty() {
+        bail!("{}", unknown.join("\n"));
     }
+    run_guide(repo)
+}
+
+/// Its commands are really run.
+const GUIDE: &str = "docs/guide.md";
+
+fn run_guide(repo: &Repo) -> Result<()> {
+    let binary = std::fs::canonicalize(repo.path("target/debug/remat"))
+        .context("the tool was built, but is not in target/debug")?;
+    let folder = std::env::temp_dir().join(format!("remat-guide-{}", std::process::id()));
+    std::fs::create_dir_all(&folder)?;
+    let steps = guide_commands(&repo.read(GUIDE)?);
+    let ran = steps
+        .iter()
+        .try_for_each(|step| run_step(&binary, &folder, step));
+    std::fs::remove_dir_all(&folder)?;
+    ran
+}
+
+/// A command of the guide.
+#[derive(Debug, PartialEq)]
+struct GuideCommand {
+    /// Counted from 1.
+    line: usize,
+    words: Vec<String>,
+    /// The exit code.
+    code: i32,
+}
+
+/// The fenced lines that start with `remat`.
+fn guide_commands(text: &str) -> Vec<GuideCommand> {
+    let mut fenced = false;
+    let mut commands = Vec::new();
+    for (index, content) in text.lines().enumerate() {
+        if content.starts_with("```") {
+            fenced = !fenced;
+        }
+        let Some(rest) = content.strip_prefix("remat ").filter(|_| fenced) else {
+            continue;
+        };
+        let (words, comment) = rest.split_once(" #").unwrap_or((rest, ""));
+        let code = comment.trim().strip_prefix("exit code ");
+        commands.push(GuideCommand {
+            line: index + 1,
+            words: words.split_whitespace().map(String::from).collect(),
+            code: code.and_then(|code| code.parse().ok()).unwrap_or(0),
+        });
+    }
+    commands
+}
+
+fn run_step(binary: &Path, folder: &Path, step: &GuideCommand) -> Result<()> {
+    let mut command = Command::new(binary);
+    let ran = command.args(&step.words).current_dir(folder).output()?;
+    ensure!(
+        ran.status.code() == Some(step.code),
+        "{GUIDE}:{}: `remat {}` ended with {}, not {}\n{}",
+        step.line,
+        step.words.join(" "),
+        ran.status,
+        step.code,
+        String::from_utf8_lossy(&ran.stderr)
+    );
+    Ok(())
 }
 
 /// The verb of a `remat` command line, if it is one: capitals stand for any verb, a dash starts a flag.
@@ -60,6 +126,15 @@ mod tests {
             Some("profile")
         );
         assert_eq!(verb_of("cargo run --release -- demo"), Some("demo"));
+    }
+
+    #[test]
+    fn guide_commands_stand_in_fences_and_may_name_a_code() {
+        let text = "remat models\n```sh\nremat models\nls\nremat run mlp --plain  # exit code 3\n```\n`remat plan`";
+        let found = guide_commands(text);
+        let lines: Vec<(usize, i32)> = found.iter().map(|c| (c.line, c.code)).collect();
+        assert_eq!(lines, [(3, 0), (5, 3)]);
+        assert_eq!(found[1].words, ["run", "mlp", "--plain"]);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use remat_models::{ModelOptions, build, names};
 use remat_program::Optimizer;
 
 use crate::exit::UsageError;
+use crate::progress::Preparation;
 
 /// Reads the graph that the user named.
 pub(crate) fn graph(path: &Path) -> anyhow::Result<Graph> {
@@ -33,5 +34,7 @@ pub(crate) fn graph_or_model(name: &Path, batch: Option<usize>) -> anyhow::Resul
         ..ModelOptions::default()
     };
     let model = build(&name.display().to_string(), &options)?;
-    Ok(profile_plain(&model, &FitOptions::default())?)
+    let mut progress = Preparation::new();
+    let mut watch = |preparing| progress.show(preparing);
+    Ok(profile_plain(&model, &FitOptions::default(), &mut watch)?)
 }

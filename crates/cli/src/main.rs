@@ -10,6 +10,7 @@ mod input;
 mod interrupt;
 mod progress;
 mod summary;
+mod trace;
 
 use clap::Parser;
 use std::process::ExitCode;

@@ -7,6 +7,7 @@ use std::io::{IsTerminal as _, Write as _};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
+use remat::Preparing;
 use remat_plan::{Progress, Watch};
 
 /// Work that takes less shows nothing.
@@ -15,6 +16,8 @@ const SOON: Duration = Duration::from_millis(500);
 const REDRAW: Duration = Duration::from_millis(100);
 /// How often a line is written where nobody redraws it, such as a log file.
 const LOG: Duration = Duration::from_secs(5);
+/// From this share on, an estimate of what is left means something.
+const KNOWN: f64 = 0.02;
 /// Characters of the bar.
 const BAR: usize = 24;
 
@@ -77,7 +80,7 @@ impl Drop for Bar {
 fn line(what: &str, share: f64, elapsed: Duration, remark: &str) -> String {
     let filled = ((share * BAR as f64) as usize).min(BAR);
     let bar = "#".repeat(filled) + &"-".repeat(BAR - filled);
-    let left = match share > 0.0 {
+    let left = match share >= KNOWN {
         true => elapsed.as_secs_f64() * (1.0 - share) / share,
         false => f64::NAN,
     };
@@ -98,6 +101,28 @@ fn remaining(seconds: f64) -> String {
     }
 }
 
+/// Shows what takes time before a step can run.
+pub(crate) struct Preparation(Option<(&'static str, Bar)>);
+
+impl Preparation {
+    pub(crate) fn new() -> Preparation {
+        Preparation(None)
+    }
+
+    pub(crate) fn show(&mut self, preparing: Preparing) {
+        let (what, done, total) = match preparing {
+            Preparing::Memory { ready, arena } => ("reserving memory", ready.get(), arena.get()),
+            Preparing::Profile(p) => ("profiling", p.done as u64, p.total as u64),
+        };
+        if self.0.as_ref().is_none_or(|(shown, _)| *shown != what) {
+            self.0 = Some((what, Bar::new(what)));
+        }
+        if let Some((_, bar)) = &mut self.0 {
+            bar.show(done, total, "");
+        }
+    }
+}
+
 /// The planner's watch: shows its progress, and stops it at the time limit.
 pub(crate) struct Meter {
     bar: Bar,
@@ -115,6 +140,14 @@ impl Meter {
     /// Begins another piece of work; the time limit counts from here.
     pub(crate) fn restart(&mut self, what: String) {
         self.bar = Bar::new(what);
+    }
+
+    /// Shows work other than planning.
+    pub(crate) fn show(&mut self, what: &str, done: u64, total: u64) {
+        if self.bar.what != what {
+            self.restart(what.into());
+        }
+        self.bar.show(done, total, "");
     }
 
     /// Time since the start.

@@ -214,7 +214,8 @@ fn an_interrupted_run_leaves_a_whole_checkpoint() {
     let step = |line: &String| line.split_whitespace().next() == Some("5");
     assert!(lines.any(|line| step(&line.expect("text"))));
     interrupt(&child);
-    drop(lines);
+    // Read on to the end: a closed pipe would be another reason to stop.
+    lines.for_each(drop);
     let mut said = String::new();
     let stderr = child.stderr.as_mut().expect("piped");
     stderr.read_to_string(&mut said).expect("text");
@@ -244,7 +245,8 @@ fn an_interrupted_profile_leaves_only_whole_files() {
         .filter(|line| line.as_ref().expect("text").starts_with("wrote"));
     assert_eq!(written.take(4).count(), 4);
     interrupt(&child);
-    drop(lines);
+    // Read on to the end: a closed pipe would be another reason to stop.
+    lines.for_each(drop);
     assert_eq!(child.wait().expect("it ends").code(), Some(130));
     let here = std::fs::read_dir(folder.0.join("here")).expect("it is there");
     let names = here.map(|entry| entry.expect("readable").file_name());

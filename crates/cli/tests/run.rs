@@ -243,3 +243,59 @@ fn models_are_listed_with_their_parameters() {
     let listed = json(&folder.remat("models --json").works());
     assert!(listed.as_array().is_some_and(|rows| rows.len() >= 11));
 }
+
+#[test]
+fn a_trace_nests_in_order_and_shows_the_peak() {
+    let folder = Folder::new("trace");
+    let line = format!("run {SMALL} --budget 70% --steps 2 --trace t.json --json");
+    let ran = json(&folder.remat(&line).works());
+    let trace = json(&folder.read("t.json"));
+    let events = trace["traceEvents"].as_array().expect("a list");
+    let of = |kind: &str| {
+        events
+            .iter()
+            .filter(move |e| e["ph"] == kind)
+            .collect::<Vec<_>>()
+    };
+    let number = |event: &Value, key: &str| event[key].as_f64().expect("a number");
+    let slices = of("X");
+    let (step, nodes) = slices.split_first().expect("a step");
+    assert_eq!(step["name"], "step 2");
+    let mut end = number(step, "ts");
+    for node in nodes {
+        assert!(number(node, "ts") >= end, "slices do not overlap");
+        end = number(node, "ts") + number(node, "dur");
+    }
+    assert!(
+        end <= number(step, "ts") + number(step, "dur"),
+        "the step holds them all"
+    );
+    let recomputed = nodes.iter().filter(|n| n["cat"] == "recompute").count();
+    assert_eq!(
+        Some(recomputed as u64),
+        ran["planned"]["recomputed_runs"].as_u64()
+    );
+    for category in ["forward", "backward", "optimizer"] {
+        assert!(nodes.iter().any(|n| n["cat"] == category), "{category}");
+    }
+    let counters = of("C");
+    assert_eq!(counters.len(), nodes.len());
+    let peak = counters
+        .iter()
+        .filter_map(|c| c["args"]["bytes"].as_u64())
+        .max();
+    assert_eq!(peak, ran["planned"]["live_peak_bytes"].as_u64());
+}
+
+#[test]
+fn a_check_begins_with_the_weights_of_the_run() {
+    let folder = Folder::new("check-weights");
+    let run = |more: &str| folder.remat(&format!("run {SMALL} --budget 80% --steps 1 {more}"));
+    run("--save w.safetensors").works();
+    let checked = json(&run("--weights w.safetensors --check --json").works());
+    assert!(checked["numbers_compared"].as_u64() > Some(0));
+    // What the run refuses, the check refuses before it.
+    folder
+        .remat("run mlp --budget 99.9% --steps 1 --check --weights w.safetensors")
+        .fails(5, &["w.safetensors"]);
+}

@@ -24,8 +24,9 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
-    /// Reserves `size` bytes and touches every page, so that no step pays for page faults.
-    pub(crate) fn new(size: Bytes) -> Result<Arena, EngineError> {
+    /// Reserves `size` bytes and touches every page, so that no step pays for page faults. That takes
+    /// seconds for a large arena; `ready` is told now and then how many bytes are touched.
+    pub(crate) fn new(size: Bytes, ready: &mut dyn FnMut(Bytes)) -> Result<Arena, EngineError> {
         if let Some(available) = available_memory()
             && size > available
         {
@@ -44,8 +45,13 @@ impl Arena {
         #[cfg(target_os = "linux")]
         let _ = map.advise(memmap2::Advice::HugePage);
         const PAGE: usize = 4096;
-        for at in (0..len).step_by(PAGE) {
-            map[at] = 0;
+        // Often enough for a progress bar, and seldom enough to cost nothing.
+        const TOLD: usize = 64 << 20;
+        for (index, piece) in map.chunks_mut(TOLD).enumerate() {
+            for at in (0..piece.len()).step_by(PAGE) {
+                piece[at] = 0;
+            }
+            ready(Bytes((index * TOLD + piece.len()) as u64));
         }
         Ok(Arena { map })
     }

@@ -86,20 +86,23 @@ pub struct Engine {
     /// End of the highest storage that is there from the start, and the sum of them all.
     resident: Peak,
     predicted: Peak,
+    /// The seed of the sources' values, as long as nothing else was written to them.
+    filled: Option<u64>,
 }
 
 impl Engine {
-    /// Sets up the plain step: every node once, in the program's own order.
+    /// Sets up the plain step: every node once, in the program's own order, weights from seed 0.
     ///
     /// # Errors
     /// If the arena does not fit in the machine's memory.
     pub fn new(program: &Program, threads: usize) -> Result<Engine, EngineError> {
         let graph = lower(program, threads);
         let steps = remat_graph::with_frees(&graph, &graph.natural_order());
-        Engine::with_schedule(program, &steps, threads)
+        Engine::with_schedule(program, &steps, threads, 0, &mut |_, _| {})
     }
 
-    /// Sets up any valid schedule of runs and frees.
+    /// Sets up any valid schedule of runs and frees, with weights from `seed`. `ready` is told now and
+    /// then how many bytes of how large an arena are ready.
     ///
     /// # Errors
     /// If the schedule is not valid for the program, or the arena does not fit in memory.
@@ -107,16 +110,23 @@ impl Engine {
         program: &Program,
         steps: &[Step],
         threads: usize,
+        seed: u64,
+        ready: &mut dyn FnMut(Bytes, Bytes),
     ) -> Result<Engine, EngineError> {
         let layout = Layout::new(program, steps, threads)?;
-        let arena = Arena::new(layout.placement.size)?;
+        let size = layout.placement.size;
+        let arena = Arena::new(size, &mut |bytes| ready(bytes, size))?;
         let mut engine = layout.into_engine(program, steps, Threads::new(threads), arena);
-        engine.fill_sources(0);
+        engine.fill_sources(seed);
         Ok(engine)
     }
 
-    /// Gives every source its initial value again: weights from `seed`, the rest as declared.
+    /// Gives every source its initial value again: weights from `seed`, the rest as declared. Sources
+    /// that have just those values stay as they are.
     pub fn fill_sources(&mut self, seed: u64) {
+        if self.filled.replace(seed) == Some(seed) {
+            return;
+        }
         for index in 0..self.program.tensors.len() {
             let Some(init) = self.program.init[index].clone() else {
                 continue;
@@ -183,6 +193,7 @@ impl Engine {
         context: StepContext,
         observer: &mut dyn Observer,
     ) -> Result<Peak, EngineError> {
+        self.filled = None;
         let base = self.arena.as_mut_ptr();
         let mut ledger = Ledger {
             live: self.resident.live.get(),
@@ -252,6 +263,7 @@ impl Engine {
     pub fn write_f32(&mut self, id: StorageId, values: &[f32]) -> Result<(), EngineError> {
         let span = self.locate(id, DType::F32)?;
         self.check_length(id, values.len())?;
+        self.filled = None;
         cast_mut::<f32>(self.arena.bytes_mut(span))[..values.len()].copy_from_slice(values);
         Ok(())
     }
@@ -263,6 +275,7 @@ impl Engine {
     pub fn write_i64(&mut self, id: StorageId, values: &[i64]) -> Result<(), EngineError> {
         let span = self.locate(id, DType::I64)?;
         self.check_length(id, values.len())?;
+        self.filled = None;
         cast_mut::<i64>(self.arena.bytes_mut(span))[..values.len()].copy_from_slice(values);
         Ok(())
     }
@@ -434,6 +447,7 @@ impl Layout {
             between,
             resident,
             predicted: self.predicted,
+            filled: None,
         }
     }
 }

@@ -54,7 +54,9 @@ fn write_inputs(engine: &mut Engine, model: &Model) {
 fn train(model: &Model, schedule: Option<&[Step]>, threads: usize, steps: u64) -> Vec<u64> {
     let mut engine = match schedule {
         None => Engine::new(&model.program, threads),
-        Some(schedule) => Engine::with_schedule(&model.program, schedule, threads),
+        Some(schedule) => {
+            Engine::with_schedule(&model.program, schedule, threads, 0, &mut |_, _| {})
+        }
     }
     .expect("the step can be set up");
     write_inputs(&mut engine, model);

@@ -52,7 +52,8 @@ impl Limited {
                 .predicted()
                 .arena;
             if arena <= limit {
-                let engine = Engine::with_schedule(&swapped.program, &steps, threads)?;
+                let engine =
+                    Engine::with_schedule(&swapped.program, &steps, threads, 0, &mut |_, _| {})?;
                 return Ok(Limited {
                     engine,
                     swapped,

@@ -91,7 +91,7 @@ impl Bench {
         Ok(Bench {
             name: name.into(),
             peak: plain_peak(&model, options.threads)?.arena,
-            graph: profile_plain(&model, &options)?,
+            graph: profile_plain(&model, &options, &mut |_| {})?,
             model,
             model_options,
             options,

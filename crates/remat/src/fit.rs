@@ -17,7 +17,7 @@ use remat_profile::MeasureOptions;
 use remat_rewrite::{Rewritten, rewrite};
 use remat_verify::{Audit, Origins, verify_rewritten};
 
-use crate::{Error, profile};
+use crate::{Error, Preparing, profile};
 
 /// How to fit a step into a budget.
 #[derive(Clone, Debug)]
@@ -64,6 +64,8 @@ pub struct Fitted {
     pub rounds: usize,
     /// How many threads run a kernel.
     pub threads: usize,
+    /// Of the weights that an engine starts with.
+    pub seed: u64,
 }
 
 /// How often the planner is asked. Each time it gets less room by what was too much, so the arena
@@ -88,7 +90,7 @@ pub fn plain_peak(model: &Model, threads: usize) -> Result<Peak, Error> {
 /// # Errors
 /// If no plan fits; the error names the smallest arena known.
 pub fn fit(model: &Model, budget: Bytes, options: &FitOptions) -> Result<Fitted, Error> {
-    let graph = profile(model, budget, options)?;
+    let graph = profile(model, budget, options, &mut |_| {})?;
     fit_profiled(model, &graph, budget, options, &mut NoWatch)
 }
 
@@ -113,7 +115,7 @@ pub fn fit_profiled(
             Err(error) => return Err(error.into()),
         };
         let peak = planned.plan.peak;
-        let fitted = Fitted::new(model, graph, planned, options.threads, budget, round)?;
+        let fitted = Fitted::new(model, graph, planned, options, budget, round)?;
         let arena = fitted.predicted.arena;
         if arena <= budget {
             return Ok(fitted);
@@ -143,7 +145,7 @@ pub fn smallest(
     let plain = plan(graph, least.stats.plain_peak, &options.plan, watch)?;
     let fitted = |planned: Planned| {
         let budget = planned.plan.budget;
-        Fitted::new(model, graph, planned, options.threads, budget, 1)
+        Fitted::new(model, graph, planned, options, budget, 1)
     };
     let (least, plain) = (fitted(least)?, fitted(plain)?);
     let mut smaller = match least.predicted.arena <= plain.predicted.arena {
@@ -181,7 +183,7 @@ impl Fitted {
         model: &Model,
         graph: &Graph,
         planned: Planned,
-        threads: usize,
+        options: &FitOptions,
         budget: Bytes,
         rounds: usize,
     ) -> Result<Fitted, Error> {
@@ -197,7 +199,7 @@ impl Fitted {
             let step = pairs.take_while(|(ours, planned)| ours == planned).count();
             return Err(Error::NotAsPlanned { step });
         }
-        let predicted = Layout::new(&model.program, &schedule, threads)?.predicted();
+        let predicted = Layout::new(&model.program, &schedule, options.threads)?.predicted();
         Ok(Fitted {
             budget,
             graph: graph.clone(),
@@ -207,7 +209,8 @@ impl Fitted {
             schedule,
             predicted,
             rounds,
-            threads,
+            threads: options.threads,
+            seed: options.seed,
         })
     }
 
@@ -216,7 +219,21 @@ impl Fitted {
     /// # Errors
     /// If the arena does not fit in the machine's memory.
     pub fn engine(&self, model: &Model) -> Result<Engine, Error> {
-        let engine = Engine::with_schedule(&model.program, &self.schedule, self.threads)?;
+        self.engine_watched(model, &mut |_| {})
+    }
+
+    /// As [`Fitted::engine`], which takes seconds for a large arena: `watch` sees how it comes along.
+    ///
+    /// # Errors
+    /// If the arena does not fit in the machine's memory.
+    pub fn engine_watched(
+        &self,
+        model: &Model,
+        watch: &mut dyn FnMut(Preparing),
+    ) -> Result<Engine, Error> {
+        let mut ready = |ready, arena| watch(Preparing::Memory { ready, arena });
+        let (steps, threads) = (&self.schedule, self.threads);
+        let engine = Engine::with_schedule(&model.program, steps, threads, self.seed, &mut ready)?;
         Ok(engine)
     }
 

@@ -46,6 +46,6 @@ pub use fit::{FitOptions, Fitted, fit, fit_profiled, plain_peak, smallest};
 pub use max_batch::{
     BatchWatch, LARGEST, MaxBatch, MaxBatchOptions, PlainBatch, Refusal, max_batch,
 };
-pub use numbers::{Checked, Difference, check_numbers};
-pub use times::{estimate, profile, profile_plain};
+pub use numbers::{Checked, Difference, check_numbers, check_numbers_from};
+pub use times::{Preparing, estimate, plain_engine, profile, profile_plain};
 pub use trainer::{StepReport, Trainer};

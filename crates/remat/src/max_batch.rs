@@ -22,7 +22,7 @@ use remat_graph::{Bytes, Graph, Micros};
 use remat_models::{Model, ModelError};
 use remat_plan::{Effort, Watch};
 
-use crate::{Error, FitOptions, Fitted, estimate, fit_profiled, plain_peak, profile};
+use crate::{Error, FitOptions, Fitted, Preparing, estimate, fit_profiled, plain_peak, profile};
 
 /// What may be asked of a batch size.
 #[derive(Clone, Debug)]
@@ -74,6 +74,8 @@ pub enum Refusal {
 
 /// Sees each batch size before it is planned, and the planner's progress.
 pub trait BatchWatch: Watch {
+    /// Nodes are being measured at this batch size.
+    fn preparing(&mut self, batch: usize, preparing: Preparing);
     /// A plan for this batch size is next.
     fn trying(&mut self, batch: usize);
 }
@@ -104,7 +106,12 @@ pub fn max_batch(
         Ok(plain_peak(&build(batch)?, threads)?.arena <= options.budget)
     })?;
     let measured_at = measured_size(&build(1)?, plain, threads);
-    let measured = profile(&build(measured_at)?, options.budget, &options.fit)?;
+    let measured = profile(
+        &build(measured_at)?,
+        options.budget,
+        &options.fit,
+        &mut |preparing| watch.preparing(measured_at, preparing),
+    )?;
     let mut search = Search {
         build,
         options,

@@ -57,13 +57,29 @@ pub fn check_numbers(
     steps: u64,
     seed: u64,
 ) -> Result<Checked, Error> {
+    check_numbers_from(model, fitted, steps, seed, &|_| Ok(()))
+}
+
+/// As [`check_numbers`], for runs that begin elsewhere: `start` prepares each of them, for instance with
+/// the weights of a file.
+///
+/// # Errors
+/// As [`check_numbers`], and whatever `start` says.
+pub fn check_numbers_from(
+    model: &Model,
+    fitted: &Fitted,
+    steps: u64,
+    seed: u64,
+    start: &dyn Fn(&mut Trainer<'_>) -> Result<(), Error>,
+) -> Result<Checked, Error> {
     let plain_order = fitted.graph.natural_order();
     let keeping = with_gradients(model);
     let threads = fitted.threads;
     let plain = Engine::new(&model.program, threads)?;
-    let plain = Left::after(model, plain, steps, seed, persistent(&model.program))?;
+    let run = Run { steps, seed, start };
+    let plain = run.of(model, plain, persistent(&model.program))?;
     let planned = fitted.engine(model)?;
-    let planned = Left::after(model, planned, steps, seed, persistent(&model.program))?;
+    let planned = run.of(model, planned, persistent(&model.program))?;
     let mut checked = Checked {
         steps,
         ..Checked::default()
@@ -72,12 +88,13 @@ pub fn check_numbers(
     drop((plain, planned));
 
     let gradients: Vec<StorageId> = model.gradients.iter().map(|&(_, g)| g).collect();
-    let run = |order: &[NodeId]| {
+    let run_keeping = |order: &[NodeId]| {
         let steps_of = with_frees(&lower(&keeping.program, threads), order);
-        let engine = Engine::with_schedule(&keeping.program, &steps_of, threads)?;
-        Left::after(&keeping, engine, steps, seed, gradients.clone())
+        let program = &keeping.program;
+        let engine = Engine::with_schedule(program, &steps_of, threads, seed, &mut |_, _| {})?;
+        run.of(&keeping, engine, gradients.clone())
     };
-    let (plain, planned) = (run(&plain_order)?, run(&fitted.order())?);
+    let (plain, planned) = (run_keeping(&plain_order)?, run_keeping(&fitted.order())?);
     checked.compare(&keeping, &plain, &planned);
     Ok(checked)
 }
@@ -93,23 +110,25 @@ fn with_gradients(model: &Model) -> Model {
     keeping
 }
 
+/// How each run goes.
+struct Run<'a> {
+    steps: u64,
+    seed: u64,
+    start: &'a dyn Fn(&mut Trainer<'_>) -> Result<(), Error>,
+}
+
 /// What a run left.
 struct Left {
     losses: Vec<f32>,
     tensors: Vec<(StorageId, Values)>,
 }
 
-impl Left {
-    fn after(
-        model: &Model,
-        engine: Engine,
-        steps: u64,
-        seed: u64,
-        tensors: Vec<StorageId>,
-    ) -> Result<Left, Error> {
-        let mut trainer = Trainer::new(model, engine, seed);
+impl Run<'_> {
+    fn of(&self, model: &Model, engine: Engine, tensors: Vec<StorageId>) -> Result<Left, Error> {
+        let mut trainer = Trainer::new(model, engine, self.seed);
+        (self.start)(&mut trainer)?;
         let mut losses = Vec::new();
-        for _ in 0..steps {
+        for _ in 0..self.steps {
             losses.push(trainer.step()?.loss);
         }
         let each = |id| Ok((id, read(trainer.engine(), id)?));

@@ -6,15 +6,29 @@
 //! measured, nodes get a rough [`estimate`] first; it decides where nodes are measured, and nothing
 //! else.
 
-use remat_engine::{Engine, Spill, SpillError, lower};
-use remat_graph::{Bytes, Graph, Micros};
+use remat_engine::{Engine, EngineError, Spill, SpillError, lower};
+use remat_graph::{Bytes, Graph, Micros, with_frees};
 use remat_models::Model;
 use remat_plan::{Effort, NoWatch, Options, Strategy};
-use remat_profile::{MeasureOptions, measure};
+use remat_profile::{MeasureOptions, Progress, measure};
 
 use crate::Error;
 use crate::fit::{FitOptions, fit_profiled};
 use crate::trainer::write_batch;
+
+/// What takes time before a step can run, and how far it has come.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Preparing {
+    /// The arena's pages are touched for the first time.
+    Memory {
+        /// Bytes that are ready.
+        ready: Bytes,
+        /// Bytes of the arena.
+        arena: Bytes,
+    },
+    /// Nodes are measured.
+    Profile(Progress),
+}
 
 /// A core's speed in matrix products, floating-point operations per microsecond: the order of
 /// magnitude is enough.
@@ -40,7 +54,12 @@ pub fn estimate(graph: &Graph) -> Graph {
 ///
 /// # Errors
 /// If no schedule fits in the budget.
-pub fn profile(model: &Model, budget: Bytes, options: &FitOptions) -> Result<Graph, Error> {
+pub fn profile(
+    model: &Model,
+    budget: Bytes,
+    options: &FitOptions,
+    watch: &mut dyn FnMut(Preparing),
+) -> Result<Graph, Error> {
     // What is measured is not what will run, so the first schedule that fits is good enough.
     let first = FitOptions {
         plan: Options {
@@ -51,26 +70,52 @@ pub fn profile(model: &Model, budget: Bytes, options: &FitOptions) -> Result<Gra
     };
     let guessed = estimate(&lower(&model.program, options.threads));
     let fitted = fit_profiled(model, &guessed, budget, &first, &mut NoWatch)?;
-    measure_in(model, fitted.engine(model)?, options)
+    let engine = fitted.engine_watched(model, watch)?;
+    measure_in(model, engine, options, watch)
 }
 
 /// The step's graph with measured times, from runs of the plain step.
 ///
 /// # Errors
 /// If the plain step does not fit in the machine's memory.
-pub fn profile_plain(model: &Model, options: &FitOptions) -> Result<Graph, Error> {
-    let engine = Engine::new(&model.program, options.threads)?;
-    measure_in(model, engine, options)
+pub fn profile_plain(
+    model: &Model,
+    options: &FitOptions,
+    watch: &mut dyn FnMut(Preparing),
+) -> Result<Graph, Error> {
+    let engine = plain_engine(model, options, watch)?;
+    measure_in(model, engine, options, watch)
 }
 
-fn measure_in(model: &Model, mut engine: Engine, options: &FitOptions) -> Result<Graph, Error> {
-    engine.fill_sources(options.seed);
+/// Sets up the plain step, with weights from the seed of `options`.
+///
+/// # Errors
+/// If the arena does not fit in the machine's memory.
+pub fn plain_engine(
+    model: &Model,
+    options: &FitOptions,
+    watch: &mut dyn FnMut(Preparing),
+) -> Result<Engine, EngineError> {
+    let graph = lower(&model.program, options.threads);
+    let steps = with_frees(&graph, &graph.natural_order());
+    let mut ready = |ready, arena| watch(Preparing::Memory { ready, arena });
+    let (program, threads) = (&model.program, options.threads);
+    Engine::with_schedule(program, &steps, threads, options.seed, &mut ready)
+}
+
+fn measure_in(
+    model: &Model,
+    mut engine: Engine,
+    options: &FitOptions,
+    watch: &mut dyn FnMut(Preparing),
+) -> Result<Graph, Error> {
     write_batch(&mut engine, model, options.seed, 1)?;
     let measure_options = MeasureOptions {
         seed: options.seed,
         ..options.measure
     };
-    let measured = measure(&mut engine, &measure_options, &mut InPlace, &mut |_| {})?;
+    let mut watch = |progress| watch(Preparing::Profile(progress));
+    let measured = measure(&mut engine, &measure_options, &mut InPlace, &mut watch)?;
     Ok(measured.graph)
 }
 

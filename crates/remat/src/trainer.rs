@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use remat_engine::{Engine, Peak, StepContext};
+use remat_engine::{Engine, Observer, Peak, StepContext};
 use remat_graph::StorageId;
 use remat_models::{Model, Values, data, weights};
 use remat_program::DType;
@@ -73,12 +73,20 @@ impl<'m> Trainer<'m> {
     /// # Errors
     /// If the measured peak is not the predicted one.
     pub fn run(&mut self) -> Result<StepReport, Error> {
+        self.run_observed(&mut ())
+    }
+
+    /// As [`Trainer::run`], with somebody watching each node.
+    ///
+    /// # Errors
+    /// If the measured peak is not the predicted one.
+    pub fn run_observed(&mut self, observer: &mut dyn Observer) -> Result<StepReport, Error> {
         self.step += 1;
         let context = StepContext {
             seed: self.seed,
             step: self.step,
         };
-        let measured = self.engine.run(context)?;
+        let measured = self.engine.run_observed(context, observer)?;
         let predicted = self.engine.predicted();
         if measured != predicted {
             return Err(Error::PeakDiffers {

@@ -3,7 +3,8 @@
 //! Times are estimates, so that the plans do not depend on the machine.
 
 use remat::{
-    Error, FitOptions, Fitted, check_numbers, estimate, fit_profiled, plain_peak, smallest,
+    Error, FitOptions, Fitted, check_numbers, check_numbers_from, estimate, fit_profiled,
+    plain_peak, smallest,
 };
 use remat_engine::lower;
 use remat_graph::Bytes;
@@ -169,4 +170,26 @@ fn a_budget_below_the_smallest_is_refused_and_the_named_one_works() {
     assert_eq!(budget, Bytes(1 << 16));
     assert!(smallest < plain_peak(&model, 1).expect("valid").arena);
     assert!(fit(smallest).expect("the named budget").predicted.arena <= smallest);
+}
+
+/// Each of the four runs begins as asked; one that begins elsewhere gives other numbers, which are found.
+#[test]
+fn a_comparison_begins_where_it_is_told() {
+    let model = model("transformer-tiny", 4, PLAIN_SGD);
+    let fitted = fitted(&model, Room::Percent(80), &options(Strategy::Search, 1));
+    let begun = std::cell::Cell::new(0);
+    let same = check_numbers_from(&model, &fitted, 1, 0, &|trainer| {
+        begun.set(begun.get() + 1);
+        trainer.step().map(|_| ())
+    });
+    assert!(same.expect("it runs").is_equal());
+    assert_eq!(begun.take(), 4);
+    let other = check_numbers_from(&model, &fitted, 1, 0, &|trainer| {
+        begun.set(begun.get() + 1);
+        match begun.get() {
+            2 => trainer.step().map(|_| ()),
+            _ => Ok(()),
+        }
+    });
+    assert!(!other.expect("it runs").is_equal());
 }

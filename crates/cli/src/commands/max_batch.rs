@@ -1,6 +1,6 @@
 //! `remat max-batch`: the largest batch that trains in a budget, plain and planned.
 
-use remat::{BatchWatch, LARGEST, MaxBatch, MaxBatchOptions, Refusal, max_batch};
+use remat::{BatchWatch, LARGEST, MaxBatch, MaxBatchOptions, Preparing, Refusal, max_batch};
 use remat_graph::{Budget, Bytes, Micros, parse_budget, parse_share};
 use serde_json::{Value, json};
 
@@ -61,6 +61,14 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 }
 
 impl BatchWatch for Meter {
+    fn preparing(&mut self, batch: usize, preparing: Preparing) {
+        let (what, done, total) = match preparing {
+            Preparing::Memory { ready, arena } => ("reserving memory", ready.get(), arena.get()),
+            Preparing::Profile(p) => ("profiling", p.done as u64, p.total as u64),
+        };
+        self.show(&format!("{what} for batch {batch}"), done, total);
+    }
+
     fn trying(&mut self, batch: usize) {
         self.restart(format!("planning batch {batch}"));
     }

@@ -10,6 +10,8 @@ use remat::{Error, Fitted, Trainer};
 use remat_engine::{Engine, EngineError, Peak};
 use remat_models::Model;
 
+use crate::progress::Bar;
+
 /// What a number of steps gave.
 #[derive(Clone, Debug)]
 pub(crate) struct Side {
@@ -76,10 +78,12 @@ pub(crate) fn measure(
     seed: u64,
 ) -> Result<Pair, Error> {
     let mut planned = Run::new(model, fitted.engine(model)?, seed);
+    let mut bar = Bar::new("measuring steps");
     match Engine::new(&model.program, fitted.threads) {
         Ok(engine) => {
             let mut plain = Run::new(model, engine, seed);
-            for _ in 0..=steps {
+            for done in 0..=steps {
+                bar.show(done as u64, steps as u64 + 1, "");
                 plain.step()?;
                 planned.step()?;
             }
@@ -90,7 +94,8 @@ pub(crate) fn measure(
             })
         }
         Err(EngineError::OutOfMemory { .. } | EngineError::Reserve { .. }) => {
-            for _ in 0..=steps {
+            for done in 0..=steps {
+                bar.show(done as u64, steps as u64 + 1, "");
                 planned.step()?;
             }
             let planned = planned.side();

@@ -1,9 +1,9 @@
 //! `remat run`: train a model in a budget, stage by stage.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use remat::{Checked, Error, FitOptions, StepReport, Trainer, check_numbers, plain_peak};
+use remat::{Checked, Error, FitOptions, StepReport, Trainer, check_numbers_from, plain_peak};
 use remat_engine::{Engine, EngineError, Peak, lower};
 use remat_graph::{Budget, Bytes, parse_budget};
 use remat_models::Model;
@@ -16,13 +16,16 @@ use super::stages::{self, Lines, Staged, Times};
 use super::step::{Step, parse_count};
 use crate::exit::Promised;
 use crate::output;
+use crate::progress::Preparation;
+use crate::trace::Trace;
 
 /// Train a model on generated data in a byte budget
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   remat run resnet50 --batch-size 8 --budget 50% --steps 5
-  remat run bert-base --batch-size 4 --budget 2GiB --steps 100 --checkpoint bert.safetensors")]
+  remat run bert-base --batch-size 4 --budget 2GiB --steps 100 --checkpoint bert.safetensors
+  remat run resnet50 --batch-size 8 --budget 50% --steps 2 --trace step.json")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     step: Step,
@@ -56,6 +59,9 @@ pub(crate) struct Arguments {
     /// Go on from this checkpoint
     #[arg(long, value_name = "FILE", conflicts_with = "weights")]
     resume: Option<PathBuf>,
+    /// Write a trace of the last step here; Chrome and ui.perfetto.dev show it
+    #[arg(long, value_name = "FILE.json")]
+    trace: Option<PathBuf>,
     /// First compare the planned step with the plain one, bit by bit
     #[arg(long)]
     check: bool,
@@ -67,6 +73,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     output::check_folder(arguments.save.as_deref())?;
     output::check_folder(arguments.checkpoint.as_deref())?;
+    output::check_folder(arguments.trace.as_deref())?;
     let model = arguments.step.build(arguments.batch_size)?;
     let options = arguments.step.fit_options(arguments.planning.options());
     let lines = Lines {
@@ -125,7 +132,11 @@ fn set_up(
     };
     let limit = arguments.planning.limit()?;
     let staged = stages::fit(model, plain, budget, times, options, limit, lines)?;
-    Ok((staged.fitted.engine(model)?, Some(staged)))
+    let mut progress = Preparation::new();
+    let engine = staged
+        .fitted
+        .engine_watched(model, &mut |preparing| progress.show(preparing))?;
+    Ok((engine, Some(staged)))
 }
 
 /// The plain step, refused before anything runs if it does not fit.
@@ -142,7 +153,8 @@ fn plain_engine(
             smallest: smallest(model, options)?,
         });
     }
-    match Engine::new(&model.program, options.threads) {
+    let mut progress = Preparation::new();
+    match remat::plain_engine(model, options, &mut |preparing| progress.show(preparing)) {
         Ok(engine) => Ok(engine),
         Err(source @ (EngineError::OutOfMemory { .. } | EngineError::Reserve { .. })) => {
             Err(Error::PlainOutOfMemory {
@@ -169,9 +181,21 @@ fn check(
     lines: &Lines,
 ) -> anyhow::Result<Checked> {
     let seed = arguments.step.training.seed;
-    let checked = check_numbers(model, &staged.fitted, arguments.steps.max(1), seed)?;
+    let start = |trainer: &mut Trainer<'_>| start(arguments, trainer);
+    let checked = check_numbers_from(model, &staged.fitted, arguments.steps.max(1), seed, &start)?;
     lines.line("check", check_text(&checked)?);
     Ok(checked)
+}
+
+/// Gives a trainer the weights or the checkpoint that training begins with.
+fn start(arguments: &Arguments, trainer: &mut Trainer<'_>) -> Result<(), Error> {
+    if let Some(path) = &arguments.weights {
+        trainer.load_weights(path)?;
+    }
+    match &arguments.resume {
+        Some(path) => trainer.resume(path),
+        None => Ok(()),
+    }
 }
 
 /// What a comparison found, or an error that names the first difference.
@@ -215,11 +239,8 @@ fn train(
 ) -> anyhow::Result<Vec<Timed>> {
     let predicted = engine.predicted();
     let mut trainer = Trainer::new(model, engine, arguments.step.training.seed);
-    if let Some(path) = &arguments.weights {
-        trainer.load_weights(path)?;
-    }
+    start(arguments, &mut trainer)?;
     if let Some(path) = &arguments.resume {
-        trainer.resume(path)?;
         let done = trainer.steps_done();
         lines.line("resume", format!("after step {done} of {}", path.display()));
     }
@@ -233,7 +254,12 @@ fn train(
     while trainer.steps_done() < arguments.steps {
         trainer.feed()?;
         let started = Instant::now();
-        let report = trainer.run()?;
+        let report = match &arguments.trace {
+            Some(path) if trainer.steps_done() + 1 == arguments.steps => {
+                traced(&mut trainer, path)?
+            }
+            _ => trainer.run()?,
+        };
         let seconds = started.elapsed().as_secs_f64();
         if let Some(path) = &arguments.checkpoint {
             trainer.save_checkpoint(path)?;
@@ -259,6 +285,14 @@ fn train(
         output::wrote(path);
     }
     Ok(steps)
+}
+
+/// Runs a step and writes its trace.
+fn traced(trainer: &mut Trainer<'_>, path: &Path) -> anyhow::Result<StepReport> {
+    let mut trace = Trace::new(trainer.engine().graph());
+    let report = trainer.run_observed(&mut trace)?;
+    output::write(path, &trace.to_json(trainer.engine().graph(), report.step))?;
+    Ok(report)
 }
 
 fn report(

@@ -10,7 +10,7 @@ use remat_models::Model;
 
 use crate::exit::UsageError;
 use crate::output::bold;
-use crate::progress::Meter;
+use crate::progress::{Meter, Preparation};
 use crate::summary::percent;
 
 /// Lines of a name and a text, unless nobody wants to read them.
@@ -59,12 +59,15 @@ pub(crate) fn fit(
     let of_plain = format!("{} of the plain step's {}", share(budget), plain.arena);
     lines.line("budget", format!("{budget}, {of_plain}"));
     let started = Instant::now();
+    let mut progress = Preparation::new();
+    let mut watch = |preparing| progress.show(preparing);
     let graph = match times {
-        Times::Plain => remat::profile_plain(model, options)?,
-        Times::InBudget => remat::profile(model, budget, options)?,
+        Times::Plain => remat::profile_plain(model, options, &mut watch)?,
+        Times::InBudget => remat::profile(model, budget, options, &mut watch)?,
         Times::Given(graph) => *graph,
     };
     let profile_time = started.elapsed();
+    drop(progress);
     lines.line("profile", profile_text(&graph, profile_time));
     let mut meter = Meter::new(limit);
     let fitted = fit_profiled(model, &graph, budget, options, &mut meter);

@@ -1,0 +1,103 @@
+//! A trace of one step in the format that Chrome and Perfetto open.
+//!
+//! In: the engine's calls before and after each node. Out: JSON trace events: the step, in it one slice
+//! for each run of a node, in the category of its phase or `recompute`, and a counter of the bytes in
+//! use. Times are microseconds since the step began.
+
+use std::time::Instant;
+
+use remat_engine::Observer;
+use remat_graph::{Bytes, Graph, NodeId, Phase};
+use serde_json::{Value, json};
+
+/// One run of a node.
+struct Slice {
+    node: NodeId,
+    /// Microseconds since the step began.
+    start: f64,
+    duration: f64,
+    in_use: Bytes,
+    /// Whether it ran before in this step.
+    again: bool,
+}
+
+/// Watches a step.
+pub(crate) struct Trace {
+    began: Instant,
+    slices: Vec<Slice>,
+    /// When the node that runs now began.
+    started: f64,
+    /// Whether a node has run; indexed by node.
+    ran: Vec<bool>,
+}
+
+impl Trace {
+    /// Begins now, for a step of `graph`.
+    pub(crate) fn new(graph: &Graph) -> Trace {
+        Trace {
+            began: Instant::now(),
+            slices: Vec::new(),
+            started: 0.0,
+            ran: vec![false; graph.nodes().len()],
+        }
+    }
+
+    fn now(&self) -> f64 {
+        self.began.elapsed().as_secs_f64() * 1e6
+    }
+
+    /// The events of a step that is over.
+    pub(crate) fn to_json(&self, graph: &Graph, step: u64) -> String {
+        let name = |what: &str, name: &str| json!({"ph": "M", "name": what, "pid": 1, "tid": 1, "args": {"name": name}});
+        let end = self.slices.last().map_or(0.0, |s| s.start + s.duration);
+        let mut events = vec![
+            name("process_name", graph.name()),
+            name("thread_name", "nodes"),
+            json!({
+                "ph": "X", "name": format!("step {step}"), "cat": "step",
+                "ts": 0.0, "dur": end, "pid": 1, "tid": 1,
+            }),
+        ];
+        for slice in &self.slices {
+            events.push(event(graph, slice));
+            events.push(json!({
+                "ph": "C", "name": "bytes in use", "ts": slice.start, "pid": 1,
+                "args": {"bytes": slice.in_use.get()},
+            }));
+        }
+        json!({"displayTimeUnit": "ms", "traceEvents": events}).to_string()
+    }
+}
+
+impl Observer for Trace {
+    fn before(&mut self, _: NodeId) {
+        self.started = self.now();
+    }
+
+    fn after(&mut self, node: NodeId, in_use: Bytes) {
+        self.slices.push(Slice {
+            node,
+            start: self.started,
+            duration: self.now() - self.started,
+            in_use,
+            again: std::mem::replace(&mut self.ran[node.index()], true),
+        });
+    }
+}
+
+/// The colours are names that Chrome's viewer knows; others choose by name.
+fn event(graph: &Graph, slice: &Slice) -> Value {
+    let node = graph.node(slice.node);
+    let (category, colour) = match (slice.again, node.phase) {
+        (true, _) => ("recompute", "terrible"),
+        (false, Phase::Input) => ("input", "grey"),
+        (false, Phase::Forward) => ("forward", "good"),
+        (false, Phase::Backward) => ("backward", "bad"),
+        (false, Phase::Optimizer) => ("optimizer", "thread_state_iowait"),
+    };
+    json!({
+        "ph": "X", "name": node.name, "cat": category, "cname": colour,
+        "ts": slice.start, "dur": slice.duration, "pid": 1, "tid": 1,
+        "args": {"op": node.op, "bytes_in_use": slice.in_use.get()},
+    })
+}
