@@ -9,6 +9,7 @@ mod bench_plan;
 mod bench_profile;
 mod bench_torch;
 mod boundaries;
+mod browser;
 mod commands;
 mod documents;
 mod markdown;

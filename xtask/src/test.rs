@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::repo::{Repo, show};
-use crate::{boundaries, commands, documents, python};
+use crate::{boundaries, browser, commands, documents, python};
 
 /// One thing that is checked.
 struct Stage {
@@ -18,7 +18,7 @@ struct Stage {
     remedy: &'static str,
 }
 
-const STAGES: [Stage; 9] = [
+const STAGES: [Stage; 10] = [
     Stage {
         name: "documents",
         run: documents::check,
@@ -58,6 +58,11 @@ const STAGES: [Stage; 9] = [
         name: "commands",
         run: commands::check,
         remedy: "name only verbs that `remat --help` lists",
+    },
+    Stage {
+        name: "browser",
+        run: browser::check,
+        remedy: "open target/browser/report/index.html; the checks are in crates/report/browser/report.mjs",
     },
     Stage {
         name: "python",

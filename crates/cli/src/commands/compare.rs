@@ -1,6 +1,6 @@
 //! `remat compare`: peak memory and latency with and without recomputation, per batch size.
 
-mod table;
+pub(super) mod table;
 
 use std::path::{Path, PathBuf};
 
@@ -56,19 +56,19 @@ pub(crate) struct Arguments {
 
 /// What one batch size gave.
 pub(crate) struct Row {
-    batch: usize,
+    pub(crate) batch: usize,
     /// Of the plain step, predicted; the planned one's is in `planned`.
-    plain: Peak,
-    budget: Bytes,
-    planned: Result<Planned, Bytes>,
+    pub(crate) plain: Peak,
+    pub(crate) budget: Bytes,
+    pub(crate) planned: Result<Planned, Bytes>,
 }
 
 /// The planned side of a row. Where no plan fits, a row has the smallest arena known in its place.
 pub(crate) struct Planned {
-    fitted: Fitted,
-    pair: Pair,
+    pub(crate) fitted: Fitted,
+    pub(crate) pair: Pair,
     /// Whether every number was compared and is the same.
-    checked: bool,
+    pub(crate) checked: bool,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {

@@ -64,7 +64,7 @@ fn gap(planned: &Planned) -> f64 {
     }
 }
 
-fn csv(frontier: &Frontier) -> String {
+pub(super) fn csv(frontier: &Frontier) -> String {
     let mut csv = String::from(
         "budget_bytes,peak_bytes,time_us,overhead_percent,recomputed_runs,lower_bound_us,gap_percent\n",
     );

@@ -206,7 +206,7 @@ fn spill(folder: Option<&Path>) -> anyhow::Result<Box<dyn Spill + Send>> {
     }
 }
 
-fn write_batch(engine: &mut Engine, model: &Model, seed: u64) -> anyhow::Result<()> {
+pub(super) fn write_batch(engine: &mut Engine, model: &Model, seed: u64) -> anyhow::Result<()> {
     for (tensor, values) in batch(model, seed, 1) {
         match values {
             Values::F32(values) => engine.write_f32(tensor, &values)?,

@@ -10,7 +10,7 @@ use super::{Planned, Row};
 use crate::summary::percent;
 
 /// What stands above the lines.
-pub(super) fn header() -> String {
+pub(crate) fn header() -> String {
     format!(
         "{:>5} {:>12} {:>12} {:>9} {:>10} {:>10} {:>9} {:>10} {:>10}  {}",
         "batch",
@@ -93,7 +93,7 @@ impl Row {
 }
 
 /// One row for a person.
-pub(super) fn line(row: &Row) -> String {
+pub(crate) fn line(row: &Row) -> String {
     let seconds = |value: Option<f64>| value.map_or("-".into(), |s| format!("{s:.3} s"));
     let dash = || "-".to_owned();
     format!(
@@ -117,7 +117,7 @@ pub(super) fn line(row: &Row) -> String {
 }
 
 /// All rows for a program; a cell without a value is empty.
-pub(super) fn csv(model: &str, strategy: &str, rows: &[Row]) -> String {
+pub(crate) fn csv(model: &str, strategy: &str, rows: &[Row]) -> String {
     let mut csv = String::from(
         "model,batch_size,strategy,budget_bytes,plain_peak_bytes,predicted_peak_bytes,measured_peak_bytes,\
          reduction_percent,plain_seconds,planned_seconds,overhead_percent,predicted_overhead_percent,recomputed,\
