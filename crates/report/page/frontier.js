@@ -34,8 +34,10 @@ function drawFrontier(host, width, step, plain, added, chosen) {
     y: { kind: "percent", domain: [0, roundUp("percent", most * 1.08)] },
     margin: { top: 44, left: width < PHONE ? 40 : 58 },
   });
+  // What no plan can beat under a budget, none can under a smaller one.
+  const bounds = points.map((_, i) => Math.max(0, ...points.slice(i).map((p) => added(p.bound_seconds))));
   if (points.length) {
-    const below = points.map((p) => `${x(p.budget)} ${y(Math.max(0, added(p.bound_seconds)))}`);
+    const below = points.map((p, i) => `${x(p.budget)} ${y(bounds[i])}`);
     const ends = [points[0].budget, points[points.length - 1].budget].map(x);
     root.append(svg("path", { class: "never", d: `M${ends[0]} ${inner.bottom}L${below.join("L")}L${ends[1]} ${inner.bottom}Z` }));
     root.append(svg("path", { class: "curve", stroke: colour(0), d: `M${points.map((p) => `${x(p.peak)} ${y(added(p.seconds))}`).join("L")}` }));
@@ -45,9 +47,9 @@ function drawFrontier(host, width, step, plain, added, chosen) {
     root.append(shape);
     marks.push({ x: x(p.peak), y: y(added(p.seconds)), about: () => [el("b", {}, name), `${bytes(p.peak)}, ${percent(p.peak / plain.peak, 0)} of the plain peak`, el("br"), `${change(added(p.seconds))} time${note ? `; ${note}` : ""}`] });
   };
-  for (const p of points) {
+  for (const [i, p] of points.entries()) {
     const dot = svg("circle", { class: "dot point", cx: x(p.peak), cy: y(added(p.seconds)), r: 4, fill: colour(0) });
-    mark(dot, p, "search", `any plan takes ${change(Math.max(0, added(p.bound_seconds)))} at least`);
+    mark(dot, p, "search", `any plan takes ${change(bounds[i])} at least`);
   }
   const taken = marks.map((m) => [m.x - 5, m.y - 5, m.x + 5, m.y + 5]);
   step.beside.forEach((p, i) => {

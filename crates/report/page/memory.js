@@ -59,7 +59,7 @@ class MemoryView {
     this.panels = timelines.map((timeline, index) => new MemoryPanel(this, timeline, index));
     this.moment = el("div", { class: "moment", "aria-live": "polite" });
     const entries = step.layers.map((name, i) => [name, colour(i)]);
-    if (timelines.length > 1) entries.push(["recomputing", "var(--accent)"]);
+    if (timelines.length > 1) entries.push(["recomputing", AGAIN_COLOUR]);
     const zoomButton = (text, about, act) => el("button", { type: "button", "aria-label": about, title: about, onclick: act }, text);
     this.card = el("div", { class: "card" },
       el("div", { class: "tools" },

@@ -5,7 +5,8 @@ const PHONE = 560;
 // A drag shorter than this is a click.
 const LEAST_DRAG = 6;
 // The strip under the axis that shows where nodes run again.
-const AGAIN_HEIGHT = 4;
+const AGAIN_HEIGHT = 5;
+const AGAIN_COLOUR = colour(7);
 
 class MemoryPanel {
   constructor(view, timeline, index) {
@@ -49,7 +50,7 @@ class MemoryPanel {
     const highest = Math.max(...view.timelines.map((t) => t.schedule.peak), plan.budget || 0);
     this.frame = frame(width, {
       height: width < PHONE ? 210 : PANEL_HEIGHT,
-      title: `${schedule.name}: ${bytes(schedule.peak)} at the peak, ${seconds(schedule.seconds)}`,
+      title: `${this.index ? "planned" : "plain"}: ${bytes(schedule.peak)} at the peak${width < PHONE ? "" : `, ${seconds(schedule.seconds)}`}`,
       label: `Live bytes over the ${schedule.name} step`,
       x: { kind: view.mode === "time" ? "seconds" : "count", domain: view.window, name: view.mode === "time" ? "time of the step" : "nodes run" },
       y: { kind: "bytes", domain: [0, roundUp("bytes", highest * 1.04)] },
@@ -113,7 +114,7 @@ class MemoryPanel {
   drawAgain() {
     const { root, inner } = this.frame;
     const ticks = this.columns.map((column, i) => (column?.again ? `M${inner.left + i + 0.5} ${inner.bottom + 1}v${AGAIN_HEIGHT}` : "")).join("");
-    if (ticks) root.append(svg("path", { class: "again", stroke: "var(--accent)", d: ticks }));
+    if (ticks) root.append(svg("path", { class: "again", stroke: AGAIN_COLOUR, d: ticks }));
   }
 
   // The plain step's outline, so that the eye has both in one picture.
@@ -159,7 +160,8 @@ class MemoryPanel {
     const side = x(at) > (inner.left + inner.right) / 2 ? -1 : 1;
     root.append(
       svg("circle", { class: "mark peak", cx: x(at), cy: y(total[peak]), r: 4.5 }, svg("title", {}, `peak: ${bytes(total[peak])} at ${name}`)),
-      svg("text", { class: "strong peak-label halo", x: x(at) + side * 10, y: y(total[peak]) + 16, "text-anchor": side < 0 ? "end" : "start" }, `peak ${bytes(total[peak])}`));
+      // A narrow chart has no room for more than its title, which says the same.
+      inner.right < PHONE ? "" : svg("text", { class: "strong peak-label halo", x: x(at) + side * 10, y: y(total[peak]) + 16, "text-anchor": side < 0 ? "end" : "start" }, `peak ${bytes(total[peak])}`));
   }
 
   drawCursor() {

@@ -25,7 +25,7 @@ function frame(width, options) {
     options.x.categories.forEach((name, i) => root.append(svg("text", { x: x(i + 0.5), y: inner.bottom + 18, "text-anchor": "middle", class: "x-tick" }, name)));
     root.append(axisName(options, inner, options.x.name));
   } else {
-    const across = ticksOf(options.x.kind, x0, x1, (inner.right - inner.left) / 90);
+    const across = ticksOf(options.x.kind, x0, x1, (inner.right - inner.left) / (width < PHONE ? 60 : 90));
     for (const { value, label } of across.ticks) {
       root.append(svg("text", { x: x(value), y: inner.bottom + 18, "text-anchor": "middle", class: "x-tick" }, label));
     }

@@ -42,8 +42,13 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         None => arguments.folder.join("index.html"),
     };
     let page = make(&arguments.folder, &out)?;
+    let mut told: Vec<&str> = Vec::new();
     for missing in &page.missing {
-        println!("no {}; to make it: {}", missing.what, missing.command);
+        // One file may serve several sections.
+        if !told.contains(&missing.command.as_str()) {
+            println!("no {}; to make it: {}", missing.what, missing.command);
+            told.push(&missing.command);
+        }
     }
     println!("wrote {}", out.display());
     Ok(())
