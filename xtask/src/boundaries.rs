@@ -49,7 +49,7 @@ const REACHES: [Reach; 9] = [
     },
     Reach {
         package: "remat-report",
-        allowed: &["remat-graph"],
+        allowed: &[],
     },
     Reach {
         package: "remat-py",

@@ -56,8 +56,8 @@ const EXAMPLES: [Example; 2] = [
     Example {
         title: "BERT-base, texts of 128 tokens",
         model: "bert-base",
-        batches: [4, 8],
-        budget_percent: 60,
+        batches: [4, 6],
+        budget_percent: 70,
     },
 ];
 
@@ -159,8 +159,12 @@ fn show(example: &Example, batch: usize, options: &FitOptions, out: &Path) -> an
     if pair.same_losses() != Some(true) {
         return Err(Promised("the planned step gave other losses".into()).into());
     }
-    let checked = check_numbers(&model, &fitted, CHECKED_STEPS, options.seed)?;
-    INDENTED.line("check", check_text(&checked)?);
+    // Once for each model: the losses of both steps are compared at every batch size.
+    let checked = Some(&batch) == example.batches.first();
+    if checked {
+        let found = check_numbers(&model, &fitted, CHECKED_STEPS, options.seed)?;
+        INDENTED.line("check", check_text(&found)?);
+    }
     Ok(Row {
         batch,
         plain,
@@ -168,7 +172,7 @@ fn show(example: &Example, batch: usize, options: &FitOptions, out: &Path) -> an
         planned: Ok(Planned {
             fitted,
             pair,
-            checked: true,
+            checked,
         }),
     })
 }

@@ -1,0 +1,114 @@
+//! `remat report` as a user meets it: what is there is shown, what is not is named with the command that makes it.
+
+mod command;
+
+use command::Folder;
+use serde_json::Value;
+
+/// The data inside a page.
+fn data(html: &str) -> Value {
+    let begin = "<script type=\"application/json\" id=\"data\">";
+    let rest = html.split_once(begin).expect("the data are there").1;
+    let text = rest.split_once("</script>").expect("they end").0;
+    serde_json::from_str(text).expect("they are JSON")
+}
+
+fn missing(page: &Value) -> Vec<&str> {
+    let all = page["missing"].as_array().expect("a list").iter();
+    all.map(|m| m["section"].as_str().expect("a name"))
+        .collect()
+}
+
+const STEM: &str = "transformer-tiny_bs4";
+
+fn profiled(name: &str) -> Folder {
+    let folder = Folder::new(name);
+    let line = "profile transformer-tiny --batch-size 4 --optimizer sgd --warmup 0 --measured 1 --no-pictures --out .";
+    folder.remat(line).works();
+    folder
+}
+
+#[test]
+fn what_is_missing_is_named_and_its_command_makes_it() {
+    let folder = profiled("missing");
+    let said = folder.remat("report .").works();
+    assert!(said.contains("wrote ./index.html"), "{said}");
+    let page = data(&folder.read("index.html"));
+    assert_eq!(
+        missing(&page),
+        ["memory", "activations", "frontier", "batches"]
+    );
+    // The lines say what to type; typed with less work, they make the rest.
+    let plan = format!("plan ./{STEM}.graph.json --budget 50% --out ./{STEM}.plan.json");
+    let frontier = format!("frontier ./{STEM}.graph.json --out ./{STEM}.frontier.csv");
+    let compare =
+        "compare transformer-tiny --batch-sizes 4,8 --check --csv ./transformer-tiny.compare.csv";
+    for line in [&plan, &frontier, compare] {
+        assert!(
+            said.contains(&format!("remat {line}")),
+            "{line} is not in {said}"
+        );
+    }
+    let plan = plan.replace("50%", "70% --effort 0");
+    folder.remat(&plan).works();
+    folder.remat(&(frontier + " --points 3 --effort 0")).works();
+    let compare = format!("{compare} --optimizer sgd --budget 70% --steps 1 --effort 0");
+    folder.remat(&compare).works();
+    assert_eq!(folder.remat("report .").works(), "wrote ./index.html\n");
+    let page = data(&folder.read("index.html"));
+    assert!(missing(&page).is_empty());
+    let step = &page["steps"][0];
+    assert_eq!(step["name"], "transformer-tiny, batch 4");
+    assert_eq!(step["schedules"].as_array().map(Vec::len), Some(2));
+    let [plain, planned] = [0, 1].map(|i| step["schedules"][i]["peak"].as_u64().expect("bytes"));
+    assert!(10 * planned <= 7 * plain, "{planned} of {plain}");
+    assert_eq!(step["beside"].as_array().map(Vec::len), Some(2));
+    let activations = step["activations"].as_array().map(Vec::len);
+    let decisions = step["schedules"][1]["decisions"].as_array().map(Vec::len);
+    assert_eq!(activations, decisions);
+    assert_eq!(page["comparisons"][1]["bit_equal"], true);
+}
+
+#[test]
+fn tables_without_a_graph_are_a_step_too() {
+    let folder = profiled("tables");
+    std::fs::remove_file(folder.0.join(format!("{STEM}.graph.json"))).expect("it was there");
+    folder.remat("report . --out page.html").works();
+    let page = data(&folder.read("page.html"));
+    assert_eq!(missing(&page), ["memory", "batches"]);
+    assert!(
+        page["steps"][0]["nodes"]
+            .as_array()
+            .is_some_and(|n| n.len() > 50)
+    );
+    assert_eq!(page["steps"][0]["schedules"], Value::Array(Vec::new()));
+}
+
+#[test]
+fn a_plan_of_another_step_is_not_shown() {
+    let folder = profiled("other");
+    folder
+        .remat("plan @mlp-b256 --budget 100% --effort 0 --out mlp.plan.json")
+        .works();
+    folder.remat("report .").works();
+    let page = data(&folder.read("index.html"));
+    assert_eq!(
+        page["steps"][0]["schedules"].as_array().map(Vec::len),
+        Some(1)
+    );
+}
+
+#[test]
+fn folders_and_files_of_no_use_are_errors() {
+    let folder = Folder::new("nothing");
+    folder.remat("report .").fails(2, &["remat profile"]);
+    folder.remat("report gone").fails(5, &["gone"]);
+    let broken = "budget_bytes,peak_bytes,time_us,overhead_percent,recomputed_runs,lower_bound_us,gap_percent\nx,1,1,1,1,1,1\n";
+    std::fs::write(folder.0.join("f.csv"), broken).expect("writable");
+    folder
+        .remat("report .")
+        .fails(5, &["f.csv", "budget_bytes"]);
+    std::fs::write(folder.0.join("f.csv"), "").expect("writable");
+    std::fs::write(folder.0.join("g.json"), "{\"format\": \"remat.graph/1\"}").expect("writable");
+    folder.remat("report .").fails(5, &["g.json"]);
+}
