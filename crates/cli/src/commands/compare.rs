@@ -12,6 +12,7 @@ use remat_report::{Compared, comparison};
 
 use super::Planning;
 use super::pair::{self, Pair};
+use super::report::Reported;
 use super::run::check_text;
 use super::stages::{self, Lines, Times};
 use super::step::{Step, parse_count};
@@ -52,6 +53,8 @@ pub(crate) struct Arguments {
     /// Print the rows as JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    reported: Reported,
 }
 
 /// What one batch size gave.
@@ -73,6 +76,7 @@ pub(crate) struct Planned {
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     output::check_folder(arguments.csv.as_deref())?;
+    arguments.reported.folder()?;
     if let Some(folder) = &arguments.charts {
         std::fs::create_dir_all(folder)
             .with_context(|| format!("cannot make the folder {}", folder.display()))?;
@@ -92,6 +96,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if let Some(path) = &arguments.csv {
         output::write(path, &table::csv(&arguments.step.model, strategy, &rows))?;
     }
+    report(&arguments.step.model, strategy, &rows, &arguments.reported)?;
     if let Some(folder) = &arguments.charts {
         draw(folder, &arguments.step.model, &rows)?;
     }
@@ -100,6 +105,19 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         println!("{rows:#}");
     }
     Ok(())
+}
+
+/// Adds the table, and the plan of each batch size, to a report.
+fn report(model: &str, strategy: &str, rows: &[Row], reported: &Reported) -> anyhow::Result<()> {
+    let csv = table::csv(model, strategy, rows);
+    reported.add(&format!("{model}.compare.csv"), &csv)?;
+    for row in rows {
+        if let Ok(Planned { fitted, .. }) = &row.planned {
+            let stem = format!("{model}_bs{}", row.batch);
+            reported.add_plan(&stem, &fitted.graph, &stages::plan_of(fitted))?;
+        }
+    }
+    reported.finish()
 }
 
 fn measure(arguments: &Arguments, batch: usize) -> anyhow::Result<Row> {

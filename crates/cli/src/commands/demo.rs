@@ -56,13 +56,13 @@ const EXAMPLES: [Example; 2] = [
     Example {
         title: "BERT-base, texts of 128 tokens",
         model: "bert-base",
-        batches: [4, 6],
-        budget_percent: 70,
+        batches: [3, 4],
+        budget_percent: 75,
     },
 ];
 
 /// Steps whose times count in a profile, after one of warm-up.
-const PROFILED_STEPS: usize = 2;
+const PROFILED_STEPS: usize = 1;
 /// Measured steps of the comparison, after one of warm-up.
 const STEPS: usize = 2;
 /// Steps that are compared bit by bit.
@@ -147,7 +147,7 @@ fn show(example: &Example, batch: usize, options: &FitOptions, out: &Path) -> an
     let times = Times::Measured(Box::new(graph.clone()), started.elapsed());
     let fitted = stages::fit(&model, plain, budget, times, options, None, &INDENTED)?.fitted;
     let stem = format!("{}_bs{batch}", example.model);
-    let plan = fitted.planned.plan.to_json();
+    let plan = stages::plan_of(&fitted).to_json();
     write_atomically(&out.join(format!("{stem}.plan.json")), plan.as_bytes())?;
     if Some(&batch) == example.batches.last() {
         compare_plans(&graph, fitted.planned.plan.budget, &stem, out)?;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use remat_graph::{Budget, Timeline, parse_budget};
 
+use super::report::Reported;
 use super::step::parse_count;
 use super::{Planning, plan_profile};
 use crate::progress::Meter;
@@ -42,6 +43,8 @@ pub(crate) struct Arguments {
     /// List every activation with its reason
     #[arg(long, short)]
     verbose: bool,
+    #[command(flatten)]
+    reported: Reported,
 }
 
 /// A profile without edges, in place of a graph.
@@ -61,6 +64,7 @@ pub(crate) struct Profile {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     output::check_folder(arguments.out.as_deref())?;
     output::check_folder(arguments.decisions.as_deref())?;
+    arguments.reported.folder()?;
     let limit = arguments.planning.limit()?;
     let Some(path) = &arguments.graph else {
         return plan_profile::run(
@@ -89,6 +93,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if let Some(path) = &arguments.out {
         output::write(path, &planned.plan.to_json())?;
     }
+    let stem = graph.name().replace('/', "_");
+    arguments.reported.add_plan(&stem, &graph, &planned.plan)?;
+    arguments.reported.finish()?;
     match arguments.json {
         true => println!("{:#}", summary::json(&graph, &planned, took)),
         false => print!(

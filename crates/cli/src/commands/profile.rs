@@ -16,6 +16,7 @@ use remat_profile::{
 };
 
 use self::pictures::Picture;
+use super::report::Reported;
 use super::step::{Step, parse_count};
 use crate::progress::Bar;
 
@@ -62,6 +63,8 @@ pub(crate) struct Arguments {
     /// Print the summary as JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    reported: Reported,
 }
 
 /// One profile with everything that is told about it.
@@ -103,10 +106,17 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let models = models.collect::<anyhow::Result<Vec<Model>>>()?;
     std::fs::create_dir_all(&arguments.out)
         .with_context(|| format!("cannot make the folder {}", arguments.out.display()))?;
+    let reported = arguments.reported.folder()?;
     let mut all = Vec::new();
     for (&size, model) in sizes.iter().zip(&models) {
         all.push(profile_one(arguments, size, model)?);
     }
+    if let Some(folder) = reported {
+        for one in &all {
+            write_profile(folder, &one.profile, &one.graph)?;
+        }
+    }
+    arguments.reported.finish()?;
     if all.len() > 1 && !arguments.no_pictures {
         draw(
             &arguments.out,

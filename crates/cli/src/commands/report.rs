@@ -3,6 +3,7 @@
 //! In: a folder with graphs, plans, frontiers, profiles and comparisons, as the other verbs write them. Out: one page, and
 //! a line for each thing that would have been shown had it been there. Nothing is measured here.
 
+mod flag;
 mod folder;
 mod gather;
 mod schedule;
@@ -13,6 +14,7 @@ use std::path::{Path, PathBuf};
 use remat_graph::write_atomically;
 use remat_report::page::Page;
 
+pub(crate) use self::flag::Reported;
 use self::folder::Folder;
 use crate::exit::UsageError;
 

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::Planning;
 use super::models::millions;
+use super::report::Reported;
 use super::stages::{self, Lines, Staged, Times};
 use super::step::{Step, parse_count};
 use crate::exit::Promised;
@@ -68,12 +69,15 @@ pub(crate) struct Arguments {
     /// Print as JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    reported: Reported,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     output::check_folder(arguments.save.as_deref())?;
     output::check_folder(arguments.checkpoint.as_deref())?;
     output::check_folder(arguments.trace.as_deref())?;
+    arguments.reported.folder()?;
     let model = arguments.step.build(arguments.batch_size)?;
     let options = arguments.step.fit_options(arguments.planning.options());
     let lines = Lines {
@@ -96,6 +100,12 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         (Some(staged), true) => Some(check(arguments, &model, staged, &lines)?),
         _ => None,
     };
+    if let Some(Staged { fitted, .. }) = &staged {
+        let stem = format!("{}_bs{}", arguments.step.model, arguments.batch_size);
+        let reported = &arguments.reported;
+        reported.add_plan(&stem, &fitted.graph, &stages::plan_of(fitted))?;
+        reported.finish()?;
+    }
     let steps = train(arguments, &model, engine, &lines)?;
     if arguments.json {
         println!(

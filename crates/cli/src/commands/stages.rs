@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use remat::{FitOptions, Fitted, fit_profiled};
 use remat_engine::{Peak, lower};
-use remat_graph::{Bytes, Graph, Micros, Phase};
+use remat_graph::{Bytes, Graph, Micros, Phase, Plan};
 use remat_models::Model;
 
 use crate::exit::UsageError;
@@ -90,6 +90,14 @@ pub(crate) fn fit(
         profile_time,
         plan_time,
     })
+}
+
+/// The plan as the user asked for it: the planner may have been given less room, for what fragmentation costs.
+pub(crate) fn plan_of(fitted: &Fitted) -> Plan {
+    Plan {
+        budget: fitted.budget,
+        ..fitted.planned.plan.clone()
+    }
 }
 
 fn profile_text(graph: &Graph, took: Duration) -> String {

@@ -24,7 +24,12 @@ use crate::commands::profile::pictures::LAYERS;
 pub(super) fn page(found: Folder, folder: &Path) -> anyhow::Result<Page> {
     let mut steps = Vec::new();
     let mut missing = Vec::new();
-    for graph in &found.graphs {
+    for (index, graph) in found.graphs.iter().enumerate() {
+        // The same step may have come from two commands.
+        let same = |other: &Found<Graph>| other.content.to_json() == graph.content.to_json();
+        if found.graphs[..index].iter().any(same) {
+            continue;
+        }
         let step = step_of(graph, &found)?;
         missing.extend(lacking(&step, steps.len(), &graph.path, folder));
         steps.push(step);

@@ -1,0 +1,56 @@
+//! `--report`: a verb adds what it did to a folder, and writes the folder's page.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use remat_graph::{Graph, Plan, write_atomically};
+
+/// Whether and where a verb reports.
+#[derive(clap::Args)]
+pub(crate) struct Reported {
+    /// Add what this gives to the report in a folder, and write its page [folder, unless =DIR: remat-report]
+    #[arg(
+        long,
+        value_name = "DIR",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "remat-report"
+    )]
+    report: Option<PathBuf>,
+}
+
+impl Reported {
+    /// The folder, made if it is not there; `None` if no report is wanted. For the start of a verb: a folder that cannot
+    /// be made costs no work.
+    pub(crate) fn folder(&self) -> anyhow::Result<Option<&Path>> {
+        if let Some(folder) = &self.report {
+            std::fs::create_dir_all(folder)
+                .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+        }
+        Ok(self.report.as_deref())
+    }
+
+    /// Adds a step and its plan.
+    pub(crate) fn add_plan(&self, stem: &str, graph: &Graph, plan: &Plan) -> anyhow::Result<()> {
+        self.add(&format!("{stem}.graph.json"), &graph.to_json())?;
+        self.add(&format!("{stem}.plan.json"), &plan.to_json())
+    }
+
+    /// Adds a file.
+    pub(crate) fn add(&self, name: &str, text: &str) -> anyhow::Result<()> {
+        if let Some(folder) = &self.report {
+            write_atomically(&folder.join(name), text.as_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Writes the page, when everything has been added.
+    pub(crate) fn finish(&self) -> anyhow::Result<()> {
+        if let Some(folder) = &self.report {
+            let page = folder.join("index.html");
+            super::make(folder, &page)?;
+            crate::output::wrote(&page);
+        }
+        Ok(())
+    }
+}
