@@ -50,3 +50,35 @@ class TorchMissing(RematError, ImportError):
 
 class CheckFailed(RematError):
     """A planned step gave other numbers than the plain one."""
+
+
+class UnsupportedTorch(RematError, ImportError):
+    """A version of PyTorch that Remat does not know."""
+
+
+class ForeignBudget(RematError):
+    """PyTorch's own activation budget is set, and would recompute behind the plan's back."""
+
+
+class NoGradients(RematError):
+    """A step in which nothing needs a gradient: there is no backward to plan for."""
+
+
+class Unplanned(RematError):
+    """A call of which no part ran by a plan."""
+
+
+class RetainedGraph(RematError):
+    """A backward that keeps its graph, or is itself differentiated: what the plan frees would be needed again."""
+
+
+class TooManyShapes(RematError):
+    """Inputs of so many shapes that planning for each makes no sense."""
+
+
+class RanksDiffer(RematError):
+    """The processes of one training run hold different graphs, so that no plan suits all."""
+
+
+class UnplannedPart(UserWarning):
+    """A part of the model runs outside the planned graphs."""

@@ -141,6 +141,7 @@ class _Lowering:
         for node in self.joint.computing():
             if node in forward:
                 self.add_node(node, "forward", "activation")
+        self.keep_outputs()
         boundary = self.add_boundary()
         for node in self.joint.computing():
             if node not in forward:
@@ -205,6 +206,17 @@ class _Lowering:
         if effect is Effect.RANDOM:
             self.token_of[node] = token
 
+    def keep_outputs(self) -> None:
+        """What the forward hands out is in others' hands: it cannot be dropped and made again."""
+        for value in self.kept_outputs():
+            for storage in self.joint.held(value):
+                if self.storages[storage.index]["role"] == "activation":
+                    self.storages[storage.index]["role"] = "constant"
+
+    def kept_outputs(self) -> list[fx.Node]:
+        """What the forward hands out, but for the new contents of inputs, which are copied and dropped."""
+        return [v for v in self.joint.forward_outputs if isinstance(v, fx.Node) and v not in self.joint.new_contents]
+
     def add_boundary(self) -> int:
         outputs = [value for value in self.joint.forward_outputs if isinstance(value, fx.Node)]
         reads = _unique([s for value in outputs for s in self.joint.held(value)])
@@ -219,7 +231,7 @@ class _Lowering:
         )
 
     def text(self, boundary: int) -> str:
-        kept = [v for v in self.joint.forward_outputs if isinstance(v, fx.Node) and v not in self.joint.new_contents]
+        kept = self.kept_outputs()
         kept += [value for value in self.joint.gradients if isinstance(value, fx.Node)]
         outputs = _unique([s for value in kept for s in self.joint.held(value)])
         once = [number for number, node in enumerate(self.nodes) if node.get("recompute") is False]

@@ -7,15 +7,18 @@ inputs of a shape; each further shape has a plan of its own.
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch._dynamo.exc import BackendCompilerFailed
+from torch.nn.parallel import DistributedDataParallel
 
-from remat.capture import Session
-from remat.errors import RematError, UnsupportedOption
+from remat.capture import MOST_PLANS, Session
+from remat.environment import check_torch
+from remat.errors import NoGradients, RematError, Unplanned, UnplannedPart, UnsupportedOption
 from remat.planning import Budget, Settings, Strategy
 from remat.timing import Profile
 
@@ -49,6 +52,7 @@ def compile(
     the memory of both.
     `offload` and `inductor` are refused: plans keep or recompute, and run operation by operation.
     """
+    check_torch()
     if offload:
         raise UnsupportedOption(
             "offload=True: plans recompute what does not fit, they do not move it to host memory; leave it out"
@@ -70,6 +74,7 @@ def backend(
     time_limit: float | None = None,
 ) -> Callable[..., Any]:
     """A backend for `torch.compile(model, backend=remat.backend(budget="8GiB"), dynamic=False)`. The arguments are those of `compile`."""
+    check_torch()
     settings = Settings(budget, profile, strategy, effort, time_limit)
     session = Session(settings, optimizer=optimizer, check=check)
     function = session.backend()
@@ -98,20 +103,62 @@ class PlannedModule(torch.nn.Module):
         self.module = module
         self.train(module.training)
         _sessions[self] = session
-        compiled = torch.compile(module, backend=session.backend(), dynamic=False)
-        # In a tuple it is not registered as a part of this module a second time.
-        self._compiled = (compiled,)
+        session.resident = self._resident
+        session.collects = True
+        session.is_split = isinstance(module, DistributedDataParallel) or is_sharded(module)
+        self._compile()
         self.register_state_dict_post_hook(_strip_prefix)
         self.register_load_state_dict_pre_hook(_add_prefix)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the module; plans first if there is no plan for these shapes."""
+        if not torch.is_grad_enabled():
+            return self._call(*args, **kwargs)
+        session = _sessions[self]
+        if session.is_undecided:
+            session.plan_together()
+            self._compile()
+        session.begin()
+        result = self._call(*args, **kwargs)
+        session.end()
+        self._complain(session)
+        return result
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            return self._compiled[0](*args, **kwargs)
+            with torch._dynamo.config.patch(recompile_limit=2 * MOST_PLANS):
+                return self._compiled[0](*args, **kwargs)
         except BackendCompilerFailed as failure:
             if isinstance(failure.inner_exception, RematError):
                 raise failure.inner_exception from None
             raise
+
+    def _compile(self) -> None:
+        compiled = torch.compile(self.module, backend=_sessions[self].backend(), dynamic=False)
+        # In a tuple it is not registered as a part of this module a second time.
+        self._compiled = (compiled,)
+
+    def _complain(self, session: Session) -> None:
+        """Says what of the call was not planned."""
+        if not session.runs and session.ran_without_gradients:
+            raise NoGradients(
+                "nothing in this call needs a gradient, so there is no backward to plan for: let parameters or inputs require gradients, "
+                "or call the module under torch.no_grad()"
+            )
+        if not session.runs:
+            raise Unplanned("no part of this call ran by a plan: is torch.compile disabled (TORCHDYNAMO_DISABLE, torch.compiler.disable)?")
+        if session.breaks and not is_sharded(self.module):
+            warnings.warn(
+                f"the step is {len(session.runs)} graphs: each is planned, but what runs between them is not, and its memory is not counted. "
+                "The graphs end here: " + "; ".join(sorted(set(session.breaks))),
+                UnplannedPart,
+                stacklevel=3,
+            )
+
+    def _resident(self) -> int:
+        parts = [*self.module.parameters(), *self.module.buffers()]
+        sizes = {local(part).untyped_storage()._cdata: local(part).untyped_storage().nbytes() for part in parts}
+        return sum(sizes.values())
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -126,6 +173,16 @@ class PlannedModule(torch.nn.Module):
     def named_buffers(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.Tensor]]:
         """The module's buffers, under the names that they have in it."""
         return ((name.replace(PREFIX, "", 1), part) for name, part in super().named_buffers(*args, **kwargs))
+
+
+def is_sharded(module: torch.nn.Module) -> bool:
+    """Whether FSDP2 gathers parameters around parts of the module, which ends graphs there."""
+    return any(hasattr(part, "set_requires_gradient_sync") for part in module.modules())
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """What of a tensor lies on this rank."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def _strip_prefix(_module: Any, state: dict[str, Any], prefix: str, _metadata: Any) -> None:

@@ -10,7 +10,8 @@ import importlib.metadata
 import json
 import time
 import warnings
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -24,12 +25,11 @@ from remat.inject import Split, inject
 from remat.joint import Joint
 from remat.lower import Lowered, lower
 from remat.progress import Progress
+from remat.ranks import agree
 from remat.timing import Profile, time_nodes
 
 Budget = int | float | str
 Strategy = Literal["search", "mutwo", "sqrt"]
-OWNED = {"parameter", "input", "constant", "optimizer_state"}
-"""Roles of what is in memory for the whole step."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,23 @@ class Settings:
         if isinstance(self.budget, float) and not 0.0 < self.budget <= 1.0:
             raise InvalidInput(f"a share of the plain peak is above 0 and at most 1, not {self.budget}; bytes are whole numbers")
 
+    def with_effort(self, effort: int) -> Settings:
+        """The same with another effort."""
+        return replace(self, effort=effort)
+
     def bytes_for(self, graph: _native.Graph) -> int:
         """The budget in bytes."""
         if isinstance(self.budget, str):
             return _native.parse_budget(self.budget, graph)
         return int(self.budget * graph.peak) if isinstance(self.budget, float) else self.budget
+
+    def bytes_for_step(self, graph: _native.Graph, plain_peak: int) -> int:
+        """The budget in bytes of a step of several graphs, `graph` among them."""
+        if isinstance(self.budget, float):
+            return int(self.budget * plain_peak)
+        if isinstance(self.budget, str) and self.budget.strip().endswith("%"):
+            return self.bytes_for(graph) * plain_peak // graph.peak
+        return self.bytes_for(graph)
 
 
 @dataclass
@@ -88,37 +100,84 @@ class Planned:
         return to_module(root, self.split.forward, "Forward"), to_module(root, self.split.backward, "Backward")
 
 
-def plan_joint(joint: Joint, settings: Settings, held: dict[str, int] | None = None, name: str = "step") -> Planned:
-    """Plans a step and builds its modules. `held` names bytes that others keep in memory for the whole step."""
+@dataclass
+class Found:
+    """A timed graph and its plan. Sent to another process it is text, and loses its bound."""
+
+    graph: _native.Graph
+    plan: _native.Plan
+    from_disk: bool = False
+    guessed: list[str] = field(default_factory=list)
+
+    def __getstate__(self) -> tuple[str, str, bool, list[str]]:
+        return self.graph.to_json(), self.plan.to_json(), self.from_disk, self.guessed
+
+    def __setstate__(self, state: tuple[str, str, bool, list[str]]) -> None:
+        graph, plan, self.from_disk, self.guessed = state
+        self.graph, self.plan = _native.Graph.from_json(graph), _native.Plan.from_json(plan)
+
+
+Decide = Callable[[_native.Graph, int], Found]
+"""A timed graph and its node between the passes → the graph as it was planned, and its plan."""
+
+
+def plan_joint(
+    joint: Joint,
+    settings: Settings,
+    held: dict[str, int] | None = None,
+    name: str = "step",
+    *,
+    decide: Decide | None = None,
+    given: Found | None = None,
+) -> Planned:
+    """Plans a step and builds its modules. `held` names bytes that others keep in memory for the whole step.
+
+    `decide` takes the place of the planner's call; a plan that is `given` is used as it is.
+    """
     begin = time.perf_counter()
     lowered = lower(joint, name, held)
-    key = caching.key_of(lowered.text, _about(joint, settings))
-    found = _from_disk(key)
-    guessed: list[str] = []
-    from_disk = found is not None
-    if found is None:
-        graph, guessed = _timed(joint, lowered, settings)
-        plan = _native.plan(
-            graph,
-            settings.bytes_for(graph),
-            strategy=settings.strategy,
-            effort=settings.effort,
-            time_limit=settings.time_limit,
-            progress=Progress(),
-        )
-        found = graph, plan
-        _refuse_violations(graph, plan)
-        caching.store(key, graph.to_json(), plan.to_json())
-    graph, plan = found
+    found = given or agree(lowered.text, lambda: _find(joint, lowered, settings, decide))
+    graph, plan = found.graph, found.plan
+    _refuse_violations(graph, plan)
     split = inject(joint, lowered, plan.steps())
     seconds = time.perf_counter() - begin
     planned = Planned(
-        joint, lowered, graph, plan, split, _footprint(joint, lowered, split), 0, seconds, from_disk, guessed
+        joint, lowered, graph, plan, split, _footprint(joint, lowered, split), 0, seconds, found.from_disk, found.guessed
     )
     planned.plain_peak = _footprint(joint, lowered, plain_split(planned)).peak
     if planned.peak > plan.peak:
         raise RematError(f"the modules need {planned.peak} bytes, the plan promised {plan.peak}; please report this")
     return planned
+
+
+def _find(joint: Joint, lowered: Lowered, settings: Settings, decide: Decide | None) -> Found:
+    """The plan of an earlier run, or a new one."""
+    if decide is not None:
+        graph, guessed = _timed(joint, lowered, settings)
+        found = decide(graph, lowered.boundary)
+        found.guessed = guessed
+        return found
+    key = caching.key_of(lowered.text, _about(joint, settings))
+    stored = _from_disk(key)
+    if stored is not None:
+        return Found(*stored, from_disk=True)
+    graph, guessed = _timed(joint, lowered, settings)
+    plan = plan_graph(graph, settings, settings.bytes_for(graph))
+    _refuse_violations(graph, plan)
+    caching.store(key, graph.to_json(), plan.to_json())
+    return Found(graph, plan, guessed=guessed)
+
+
+def plan_graph(graph: _native.Graph, settings: Settings, budget: int) -> _native.Plan:
+    """The planner's call, as the user has set it."""
+    return _native.plan(
+        graph,
+        budget,
+        strategy=settings.strategy,
+        effort=settings.effort,
+        time_limit=settings.time_limit,
+        progress=Progress(),
+    )
 
 
 def plain_split(planned: Planned) -> Split:
@@ -179,7 +238,8 @@ def _refuse_violations(graph: _native.Graph, plan: _native.Plan) -> None:
 
 def _footprint(joint: Joint, lowered: Lowered, split: Split) -> Footprint:
     """The replay of the modules, with what others own counted."""
-    storages = json.loads(lowered.text)["storages"]
-    owned = sum(s["bytes"] for s in storages if s["role"] in OWNED) - lowered.state_bytes
-    tangents = sum(s["bytes"] for s in storages if s["role"] == "tangent")
+    file = json.loads(lowered.text)
+    sizes = [storage["bytes"] for storage in file["storages"]]
+    owned = sum(sizes[s] for node in file["nodes"] if node["phase"] == "input" for s in node["writes"])
+    tangents = sum(storage["bytes"] for storage in file["storages"] if storage["role"] == "tangent")
     return footprint(split, owned, tangents, len(joint.new_contents))

@@ -1,0 +1,107 @@
+"""What cannot be done is said in one clear error, and not in a compiler's trace."""
+
+import os
+import subprocess
+import sys
+import unittest
+import unittest.mock
+import warnings
+
+import torch
+from torch import nn
+
+import remat
+from remat import capture
+
+QUICK = {"effort": 1, "profile": "roofline"}
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
+
+
+class Scalar(nn.Module):
+    """Reads a number in the middle of its forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = network(), nn.Linear(1, 1)
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        value = self.first(value)
+        return self.second(value) * (2.0 if value.sum().item() > 0 else 1.0)
+
+
+class Errors(unittest.TestCase):
+    def setUp(self) -> None:
+        torch._dynamo.reset()
+        self.enterContext(unittest.mock.patch.dict(os.environ, REMAT_CACHE="off"))
+
+    def test_without_torch(self) -> None:
+        program = "import sys; sys.modules['torch'] = None; import remat; remat.Graph; remat.compile"
+        ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        self.assertIn("TorchMissing: remat.compile needs PyTorch, which is not installed: pip install torch", ended.stderr)
+
+    def test_an_old_torch(self) -> None:
+        for version, is_refused in (("2.7.1+cu126", True), ("1.13.0", True), ("2.8.0", False), ("2.15.0", False), ("3.0.0a0", False)):
+            with unittest.mock.patch.object(torch, "__version__", version):
+                if is_refused:
+                    with self.assertRaisesRegex(remat.UnsupportedTorch, "2.8 or newer"):
+                        remat.compile(network(), 0.5)
+                else:
+                    remat.compile(network(), 0.5)
+
+    def test_torchs_own_budget(self) -> None:
+        with torch._functorch.config.patch(activation_memory_budget=0.5), self.assertRaisesRegex(remat.ForeignBudget, "0.5"):
+            remat.compile(network(), 0.5)
+
+    def test_an_infeasible_budget_is_not_wrapped(self) -> None:
+        module = network()
+        with self.assertRaises(remat.InfeasibleBudget) as caught:
+            remat.compile(module, 100, **QUICK)(torch.randn(64, 8))
+        smallest = caught.exception.smallest
+        self.assertIn(str(smallest), str(caught.exception))
+        self.assertIsNone(caught.exception.__cause__)
+        torch._dynamo.reset()
+        remat.compile(module, smallest, **QUICK)(torch.randn(64, 8)).sum().backward()
+
+    def test_a_number_read_in_the_middle_is_warned_of(self) -> None:
+        with self.assertWarnsRegex(remat.UnplannedPart, "2 graphs.*item"):
+            remat.compile(Scalar(), 10**9, **QUICK)(torch.randn(4, 8)).sum().backward()
+
+    def test_a_module_without_gradients(self) -> None:
+        model = remat.compile(network().requires_grad_(False), 10**9, **QUICK)
+        with self.assertRaisesRegex(remat.NoGradients, "no_grad"):
+            model(torch.randn(4, 8))
+        with torch.no_grad():
+            self.assertEqual(model(torch.randn(4, 8)).shape, (4, 1))
+
+    def test_a_compiler_that_is_off(self) -> None:
+        model = remat.compile(network(), 10**9, **QUICK)
+        with torch._dynamo.config.patch(disable=True), self.assertRaisesRegex(remat.Unplanned, "disabled"):
+            model(torch.randn(4, 8))
+
+    def test_a_graph_that_is_kept(self) -> None:
+        model = remat.compile(network(), 10**9, **QUICK)
+        with self.assertRaisesRegex(remat.RetainedGraph, "retain_graph"):
+            model(torch.randn(4, 8)).sum().backward(retain_graph=True)
+
+    def test_a_gradient_of_a_gradient(self) -> None:
+        model, value = remat.compile(network(), 10**9, **QUICK), torch.randn(4, 8, requires_grad=True)
+        with self.assertRaisesRegex(remat.RetainedGraph, "gradients of gradients"):
+            torch.autograd.grad(model(value).sum(), value, create_graph=True)
+
+    def test_shapes_that_always_change(self) -> None:
+        model = remat.compile(network(), 10**9, **QUICK)
+        with unittest.mock.patch.object(capture, "MOST_PLANS", 3), warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for rows in (2, 3, 4):
+                model(torch.randn(rows, 8)).sum().backward()
+            model(torch.randn(3, 8)).sum().backward()
+            with self.assertRaisesRegex(remat.TooManyShapes, "3 graphs"):
+                model(torch.randn(5, 8))
+
+
+if __name__ == "__main__":
+    unittest.main()

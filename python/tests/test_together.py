@@ -1,0 +1,103 @@
+"""A step of several graphs: the budget holds for all of them together."""
+
+import os
+import unittest
+import unittest.mock
+import warnings
+
+import torch
+from torch import nn
+
+import remat
+from remat.module import session_of
+from remat.together import largest_share
+
+
+QUICK = {"effort": 1, "profile": "roofline"}
+"""What is tested is that plans fit together; with a cost model in place of a clock they are the same in every run."""
+
+
+class Broken(nn.Module):
+    """Two halves between which the graph must break."""
+
+    def __init__(self, layers: int = 6, width: int = 64) -> None:
+        super().__init__()
+        half = [part for _ in range(layers) for part in (nn.Linear(width, width), nn.Tanh())]
+        self.first, self.second = nn.Sequential(*half), nn.Sequential(*(type(p)(width, width) if isinstance(p, nn.Linear) else p for p in half))
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        value = self.first(value)
+        torch._dynamo.graph_break()
+        return self.second(value).square().mean()
+
+
+def step(module: nn.Module, batch: torch.Tensor) -> tuple[int, list[torch.Tensor]]:
+    """The peak and the gradients of one step."""
+    module.zero_grad()
+    with remat.measure_peak([*module.parameters(), batch]) as measured:
+        module(batch).backward()
+    return measured.peak, [parameter.grad.clone() for parameter in module.parameters()]
+
+
+class Together(unittest.TestCase):
+    def setUp(self) -> None:
+        torch._dynamo.reset()
+        self.enterContext(unittest.mock.patch.dict(os.environ, REMAT_CACHE="off"))
+        torch.manual_seed(0)
+        self.module, self.batch = Broken(), torch.randn(512, 64)
+
+    def test_the_peak_of_both_halves_holds_once_they_are_known(self) -> None:
+        plain_peak, plain = step(self.module, self.batch)
+        budget = plain_peak * 6 // 10
+        model = remat.compile(self.module, budget, **QUICK)
+        for turn in range(3):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", remat.UnplannedPart)
+                peak, gradients = step(model, self.batch)
+            self.assertLessEqual(peak, plain_peak if turn == 0 else budget)
+            for ours, theirs in zip(gradients, plain, strict=True):
+                self.assertTrue(torch.equal(ours, theirs))
+        session = session_of(model)
+        self.assertEqual(len(session.planned), 2)
+        self.assertFalse(session.is_undecided)
+
+    def test_room_is_used_once_it_is_known(self) -> None:
+        """The first pass uses as little as it can; a budget as large as the plain step's lets the second keep everything."""
+        plain_peak, _ = step(self.module, self.batch)
+        model = remat.compile(self.module, 2 * plain_peak, **QUICK)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", remat.UnplannedPart)
+            first, _ = step(model, self.batch)
+            second, _ = step(model, self.batch)
+        self.assertLess(first, second)
+
+    def test_an_infeasible_budget_names_one_that_works(self) -> None:
+        model = remat.compile(self.module, 300_000, **QUICK)
+        with warnings.catch_warnings(), self.assertRaises(remat.InfeasibleBudget) as caught:
+            warnings.simplefilter("ignore", remat.UnplannedPart)
+            for _ in range(2):
+                step(model, self.batch)
+        smallest = caught.exception.smallest
+        torch._dynamo.reset()
+        model = remat.compile(self.module, smallest, **QUICK)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", remat.UnplannedPart)
+            peaks = [step(model, self.batch)[0] for _ in range(2)]
+        self.assertLessEqual(peaks[-1], smallest)
+
+    def test_the_warning_says_where_the_graph_breaks(self) -> None:
+        with self.assertWarnsRegex(remat.UnplannedPart, "2 graphs.*graph_break"):
+            step(remat.compile(self.module, 10**9, **QUICK), self.batch)
+
+
+class Shares(unittest.TestCase):
+    def test_the_largest_that_fits_is_found(self) -> None:
+        for limit in (0.0, 0.3, 0.5, 1.0):
+            found = largest_share(lambda share: share <= limit)
+            self.assertLessEqual(found, limit)
+            self.assertGreater(found + 1 / 16, limit)
+        self.assertIsNone(largest_share(lambda share: False))
+
+
+if __name__ == "__main__":
+    unittest.main()
