@@ -240,6 +240,7 @@ def _footprint(joint: Joint, lowered: Lowered, split: Split) -> Footprint:
     """The replay of the modules, with what others own counted."""
     file = json.loads(lowered.text)
     sizes = [storage["bytes"] for storage in file["storages"]]
-    owned = sum(sizes[s] for node in file["nodes"] if node["phase"] == "input" for s in node["writes"])
+    inputs = [s for node in file["nodes"] if node["phase"] == "input" for s in node["writes"]]
+    owned = sum(sizes[s] for s in inputs) - lowered.state_bytes
     tangents = sum(storage["bytes"] for storage in file["storages"] if storage["role"] == "tangent")
     return footprint(split, owned, tangents, len(joint.new_contents))
