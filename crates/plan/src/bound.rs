@@ -31,18 +31,16 @@ use crate::search::sequence::Sequence;
 const STEPS: u32 = 16;
 /// Moments that are tried.
 const MOMENTS: usize = 24;
-/// Arcs that all moments together may look at. A graph of two thousand nodes needs about half of it.
-const MOST_WORK: u64 = 12_000_000;
 
-/// The best bound over the moments tried.
-pub(crate) fn time_bound(model: &Model, budget: i64) -> f64 {
+/// The best bound over the moments tried, which together look at `most_work` arcs and then at no other moment.
+pub(crate) fn time_bound(model: &Model, budget: i64, most_work: u64) -> f64 {
     let mut work = 0;
     let mut best = 0.0f64;
     for v in moments(model) {
         let (extra, arcs) = extra_at(model, budget, v, best);
         best = best.max(extra);
         work += arcs;
-        if work > MOST_WORK {
+        if work > most_work {
             break;
         }
     }
@@ -149,8 +147,8 @@ mod tests {
     fn bytes_that_do_not_fit_cost_the_cheapest_run() {
         let graph = chain(3);
         let model = Model::new(&graph, &needed_nodes(&graph));
-        assert_eq!(time_bound(&model, 41), 6.0);
-        let bound = time_bound(&model, 31);
+        assert_eq!(time_bound(&model, 41, 1000), 6.0);
+        let bound = time_bound(&model, 31, 1000);
         assert!(bound > 6.9 && bound <= 7.0, "{bound}");
     }
 }

@@ -65,7 +65,7 @@ pub fn plan(
     }
     // Below the floor there is nothing to look for.
     if budget >= floor(graph).bytes {
-        let draft = draft(graph, budget, options, watch)?;
+        let draft = draft(graph, budget, options, watch);
         if draft.stopped || draft.timeline(graph, options.strategy)?.peak <= budget {
             return planned::finish(graph, budget, draft, options.strategy, &natural);
         }
@@ -91,33 +91,29 @@ pub fn smallest(
     planned::finish(graph, peak, lowest, options.strategy, &natural)
 }
 
-/// The lowest schedule that the strategy reaches: under a budget at the floor it goes as low as it
-/// can.
+/// The lowest schedule that the strategy reaches.
 fn lowest(graph: &Graph, options: &Options, watch: &mut dyn Watch) -> Result<Draft, PlanError> {
-    let draft = draft(graph, floor(graph).bytes, options, watch)?;
+    let floor = floor(graph).bytes;
+    let draft = match options.strategy {
+        Strategy::Search => search::lowest(graph, floor, options, watch),
+        // Under a budget at the floor the others go as low as they can.
+        _ => draft(graph, floor, options, watch),
+    }
+    .freeing_after_last_use(graph);
     let plain = Draft::plain(graph);
     let peak = |draft: &Draft| Ok(draft.timeline(graph, options.strategy)?.peak);
     match peak(&draft)? < peak(&plain)? {
-        // Its bound is one for budgets at the floor, and may be too high for the peak reached.
-        true => Ok(Draft {
-            time_bound: plain.time_bound,
-            ..draft
-        }),
+        true => Ok(draft),
         false => Ok(plain),
     }
 }
 
-fn draft(
-    graph: &Graph,
-    budget: Bytes,
-    options: &Options,
-    watch: &mut dyn Watch,
-) -> Result<Draft, PlanError> {
-    let draft = match options.strategy {
-        Strategy::Search => search::draft(graph, budget, options, watch)?,
+fn draft(graph: &Graph, budget: Bytes, options: &Options, watch: &mut dyn Watch) -> Draft {
+    match options.strategy {
+        Strategy::Search => search::draft(graph, budget, options, watch),
         Strategy::Mutwo => mutwo::draft(graph, budget),
         Strategy::Sqrt => sqrt::draft(graph),
         Strategy::Blocks => blocks::draft(graph),
-    };
-    Ok(draft.freeing_after_last_use(graph))
+    }
+    .freeing_after_last_use(graph)
 }

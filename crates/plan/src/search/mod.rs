@@ -26,7 +26,7 @@ use remat_graph::{Bytes, Graph, Micros};
 
 use crate::bound;
 use crate::draft::{Draft, needed_nodes};
-use crate::{Effort, Options, PlanError, Progress, Watch};
+use crate::{Effort, Options, Progress, Watch};
 use anneal::{Annealer, Found, Schedule};
 use exact::{Exact, exact};
 use model::Model;
@@ -38,8 +38,16 @@ use start::Cutter;
 const WORK: u64 = 400_000;
 /// The same for each node of a graph too small to need so much.
 const WORK_PER_NODE: u64 = 4_000;
-/// Arcs of cuts that the first plan may take.
-const FIRST_ARCS: u64 = 4_000_000;
+/// Arcs that the first plan may look at, in its cuts and again in its bound: a few hundredths of a second.
+const FIRST_ARCS: u64 = 2_000_000;
+/// Arcs that the bound may look at otherwise. A graph of two thousand nodes needs about half of it.
+const BOUND_ARCS: u64 = 12_000_000;
+/// A peak that is above the floor by at most one part in so many is low enough.
+const NEAR: i64 = 1024;
+/// Searches for the lowest peak, which share the work of one.
+const ROUNDS: u32 = 4;
+/// How far below the lowest peak so far the second of them aims, as a share of it; halved whenever one fails.
+const STEP: f64 = 0.125;
 
 /// A draft under `budget` if one is found, otherwise the lowest that was reached.
 pub(crate) fn draft(
@@ -47,40 +55,92 @@ pub(crate) fn draft(
     budget: Bytes,
     options: &Options,
     watch: &mut dyn Watch,
-) -> Result<Draft, PlanError> {
+) -> Draft {
     let model = Model::new(graph, &needed_nodes(graph));
     let limit = i64::try_from(budget.get()).unwrap_or(i64::MAX);
-    let work = match options.effort {
-        Effort::FIRST => 0,
-        effort => WORK.min(WORK_PER_NODE * model.natural.len() as u64) << effort.level(),
-    };
-    if let Some(best) = exhaust(&model, limit) {
-        let time = match best.peak <= limit {
-            true => best.time,
-            false => model.least_time(),
-        };
-        return Ok(Draft {
-            steps: model.steps(&best.order),
-            time_bound: Micros(time),
-            work: 0,
-            stopped: false,
-        });
+    match exact(&model, limit) {
+        Exact::Fastest(order) => {
+            let best = Found::of_order(&model, &order);
+            return finished(&model, &best, best.time, 0, false);
+        }
+        Exact::Impossible => return Draft::plain(graph),
+        Exact::Unknown => {}
     }
+    let work = work(&model, options.effort);
     let mut search = Search::new(&model, limit, work, watch);
     search.start();
     search.anneal();
     let Search { best, stopped, .. } = search;
-    // Without a plan nobody asks how far it is from the best.
     let bound = match best.peak <= limit {
-        true => bound::time_bound(&model, limit),
+        true => bound::time_bound(&model, limit, bound_work(options.effort)),
+        // Without a plan nobody asks how far it is from the best.
         false => model.least_time(),
     };
-    Ok(Draft {
+    finished(&model, &best, bound, work, stopped)
+}
+
+/// A draft with as low a peak as is found; none is below `floor`.
+///
+/// A budget far below what can be reached tells a search little about where to go. So the first round aims at the
+/// floor, and the others somewhat below the lowest so far, from where it is.
+pub(crate) fn lowest(
+    graph: &Graph,
+    floor: Bytes,
+    options: &Options,
+    watch: &mut dyn Watch,
+) -> Draft {
+    let model = Model::new(graph, &needed_nodes(graph));
+    let floor = i64::try_from(floor.get()).unwrap_or(i64::MAX);
+    if let Some(best) = exhaust(&model, floor) {
+        return finished(&model, &best, model.least_time(), 0, false);
+    }
+    let work = work(&model, options.effort) / u64::from(ROUNDS);
+    let mut best = Found::of_order(&model, &model.natural);
+    let (mut limit, mut step) = (floor, STEP);
+    let mut stopped = false;
+    for _ in 0..ROUNDS {
+        let mut search = Search::new(&model, limit, work, watch);
+        search.add(best.clone());
+        search.start();
+        search.anneal();
+        stopped |= search.stopped;
+        if search.best.peak > limit {
+            step /= 2.0;
+        }
+        if search.best.peak < best.peak {
+            best = search.best;
+        }
+        limit = floor.max(best.peak - (step * best.peak as f64) as i64);
+        if stopped || best.peak - floor <= floor / NEAR {
+            break;
+        }
+    }
+    finished(&model, &best, model.least_time(), work, stopped)
+}
+
+fn finished(model: &Model, best: &Found, bound: f64, work: u64, stopped: bool) -> Draft {
+    Draft {
         steps: model.steps(&best.order),
         time_bound: Micros(bound),
         work,
         stopped,
-    })
+    }
+}
+
+/// Work of the annealing.
+fn work(model: &Model, effort: Effort) -> u64 {
+    match effort {
+        Effort::FIRST => 0,
+        effort => WORK.min(WORK_PER_NODE * model.natural.len() as u64) << effort.level(),
+    }
+}
+
+/// Arcs that the bound may look at.
+fn bound_work(effort: Effort) -> u64 {
+    match effort {
+        Effort::FIRST => FIRST_ARCS,
+        _ => BOUND_ARCS,
+    }
 }
 
 /// The fastest sequence under `limit`, or if there is none the one with the lowest peak; nothing where the graph
