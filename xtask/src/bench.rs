@@ -58,12 +58,12 @@ const ROUNDS: usize = 4;
 pub(crate) fn run(repo: &Repo, words: &[String]) -> Result<()> {
     match words.split_first() {
         Some((name, cases)) if name == "engine" => engine(repo, cases),
-        Some((name, [])) if name == "plan" => bench_plan::run(repo),
+        Some((name, cases)) if name == "plan" => bench_plan::run(repo, cases),
         Some((name, cases)) if name == "profile" => bench_profile::run(repo, cases),
         Some((name, cases)) if name == "compare" => bench_compare::run(repo, cases),
         Some((name, cases)) if name == "torch" => bench_torch::run(repo, cases),
         _ => bail!(
-            "which benchmark? There are `plan`, and `engine`, `profile`, `compare` or `torch` followed by the names of cases or nothing"
+            "which benchmark? There are `plan`, `engine`, `profile`, `compare` and `torch`, followed by the names of cases or nothing"
         ),
     }
 }

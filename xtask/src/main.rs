@@ -40,12 +40,12 @@ const TASKS: [Task; 3] = [
     },
     Task {
         name: "bench",
-        summary: "measure and archive: plan; engine, profile, compare or torch [CASE…]",
+        summary: "measure and archive: plan, engine, profile, compare or torch [CASE…]",
         run: bench::run,
     },
     Task {
         name: "soak",
-        summary: "plans of 10,000 random graphs: [--graphs N] [--seed S] [--size N]",
+        summary: "plans of 10,000 random graphs: [--graphs N] [--seed S] [--size N] [--processes N]",
         run: soak::run,
     },
 ];

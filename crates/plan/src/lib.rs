@@ -55,25 +55,19 @@ pub fn plan(
 ) -> Result<Planned, PlanError> {
     let natural = Timeline::natural(graph);
     if natural.peak <= budget {
-        return planned::finish(
-            graph,
-            budget,
-            Draft::plain(graph),
-            options.strategy,
-            &natural,
-        );
+        return planned::finish(graph, budget, Draft::plain(graph), options, &natural);
     }
     // Below the floor there is nothing to look for.
     if budget >= floor(graph).bytes {
         let draft = draft(graph, budget, options, watch);
         if draft.stopped || draft.timeline(graph, options.strategy)?.peak <= budget {
-            return planned::finish(graph, budget, draft, options.strategy, &natural);
+            return planned::finish(graph, budget, draft, options, &natural);
         }
     }
     // A strategy may go lower when no budget tells it where to look. This also makes the smallest
     // budget in a refusal one that works: it is the same for every budget that is refused.
     let lowest = lowest(graph, options, watch)?;
-    planned::finish(graph, budget, lowest, options.strategy, &natural)
+    planned::finish(graph, budget, lowest, options, &natural)
 }
 
 /// The plan with the smallest peak that the strategy knows how to reach.
@@ -88,7 +82,7 @@ pub fn smallest(
     let natural = Timeline::natural(graph);
     let lowest = lowest(graph, options, watch)?;
     let peak = lowest.timeline(graph, options.strategy)?.peak;
-    planned::finish(graph, peak, lowest, options.strategy, &natural)
+    planned::finish(graph, peak, lowest, options, &natural)
 }
 
 /// The lowest schedule that the strategy reaches.

@@ -6,7 +6,7 @@ use remat_verify::verify;
 use crate::decision::{self, Decision};
 use crate::draft::Draft;
 use crate::floor::floor_at;
-use crate::{Infeasible, PlanError, Strategy};
+use crate::{Infeasible, Options, PlanError, search};
 
 /// A plan that fits, and what is known about it.
 #[derive(Clone, Debug, PartialEq)]
@@ -111,9 +111,10 @@ pub(crate) fn finish(
     graph: &Graph,
     budget: Bytes,
     draft: Draft,
-    strategy: Strategy,
+    options: &Options,
     natural: &Timeline,
 ) -> Result<Planned, PlanError> {
+    let strategy = options.strategy;
     let timeline = draft.timeline(graph, strategy)?;
     if timeline.peak > budget {
         let lowest = timeline.peak.min(natural.peak);
@@ -137,11 +138,19 @@ pub(crate) fn finish(
         strategy: strategy.name(),
         why: violations.to_string(),
     })?;
+    let bound = match plan.time <= draft.time_bound {
+        // Nothing is faster, so nothing more is to be shown.
+        true => draft.time_bound,
+        false => {
+            let shown = search::time_bound(graph, budget, options.effort);
+            Micros(shown.get().max(draft.time_bound.get()))
+        }
+    };
     let (peak_node, incompressible) = at_peak(graph, &plan, &timeline);
     Ok(Planned {
         decisions: decision::of_schedule(graph, &plan.steps, &timeline),
-        status: Status::new(plan.time, draft.time_bound, natural.time, draft.stopped),
-        lower_bound: draft.time_bound,
+        status: Status::new(plan.time, bound, natural.time, draft.stopped),
+        lower_bound: bound,
         stats: Stats {
             plain_peak: natural.peak,
             plain_time: natural.time,

@@ -13,6 +13,10 @@ pub(crate) enum Table {
     Reference,
     /// The best published figure for the graph and budget.
     Published,
+    /// No peer: how planning grows with the graph.
+    Synthetic,
+    /// No peer: how long μ-TWO takes.
+    Mutwo,
 }
 
 impl Table {
@@ -21,7 +25,14 @@ impl Table {
             Table::Torch => "torch",
             Table::Reference => "reference",
             Table::Published => "published",
+            Table::Synthetic => "synthetic",
+            Table::Mutwo => "mutwo",
         }
+    }
+
+    /// Whether it is about graphs of the corpus, planned as a user would.
+    pub(crate) fn is_corpus(self) -> bool {
+        !matches!(self, Table::Synthetic | Table::Mutwo)
     }
 }
 
@@ -36,7 +47,30 @@ pub(crate) struct Case {
     pub(crate) peer: Option<f64>,
     /// Half of the last digit that the peer is given with.
     pub(crate) rounding: f64,
+    /// About how many nodes a synthetic graph has.
+    pub(crate) synthetic: Option<usize>,
 }
+
+impl Case {
+    /// Whether `word` is its graph or its table.
+    pub(crate) fn is_named(&self, word: &str) -> bool {
+        word == self.graph || word == self.table.name()
+    }
+
+    fn without_peer(table: Table, graph: String, budget: &str) -> Case {
+        Case {
+            table,
+            graph,
+            budget: budget.into(),
+            peer: None,
+            rounding: 0.0,
+            synthetic: None,
+        }
+    }
+}
+
+/// Sizes at which growth is measured.
+const SYNTHETIC: [usize; 3] = [10_000, 30_000, 100_000];
 
 const REFERENCE_BUDGETS: [u32; 8] = [80, 70, 60, 50, 40, 30, 25, 20];
 /// Overheads in percent; a missing one means that the reference found no plan.
@@ -75,6 +109,7 @@ pub(crate) fn cases(graphs: &Path) -> Result<Vec<Case>> {
                 budget: format!("{share}%"),
                 peer: peers.get(i).copied(),
                 rounding: 0.05,
+                synthetic: None,
             });
         }
     }
@@ -86,9 +121,22 @@ pub(crate) fn cases(graphs: &Path) -> Result<Vec<Case>> {
                 budget: format!("{share}%"),
                 peer: Some(peer),
                 rounding: 0.05,
+                synthetic: None,
             });
         }
     }
+    for nodes in SYNTHETIC {
+        let graph = format!("synthetic-{nodes}");
+        cases.push(Case {
+            synthetic: Some(nodes),
+            ..Case::without_peer(Table::Synthetic, graph, "50%")
+        });
+    }
+    cases.push(Case::without_peer(
+        Table::Mutwo,
+        "resnet152-b32".into(),
+        "60%",
+    ));
     Ok(cases)
 }
 
@@ -112,6 +160,7 @@ fn torch(graphs: &Path) -> Result<Vec<Case>> {
             budget: peak.into(),
             peer: Some(100.0 * overhead.parse::<f64>()?),
             rounding: 0.005,
+            synthetic: None,
         });
     }
     Ok(cases)

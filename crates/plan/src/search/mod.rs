@@ -1,7 +1,7 @@
 //! The strategy `search`: good starts, then annealing.
 //!
 //! In: a graph, a budget, an effort. Out: a draft under the budget if one is found, otherwise the lowest that was
-//! reached, and a lower bound on the time of any schedule under the budget.
+//! reached; apart from it a lower bound on the time of any schedule under the budget ([`time_bound`]).
 //!
 //! Steps: (1) a [`model`] of the graph; (2) starts: the graph's own order run under the budget with foresight
 //! ([`first`]), and cuts at the moment of its peak with a price on bytes ([`start`]); (3) annealing over
@@ -44,7 +44,7 @@ const FIRST_ARCS: u64 = 2_000_000;
 const BOUND_ARCS: u64 = 12_000_000;
 /// A peak that is above the floor by at most one part in so many is low enough.
 const NEAR: i64 = 1024;
-/// Searches for the lowest peak, which share the work of one.
+/// Searches for the lowest peak, which share half of the work of one: a refusal takes this and a search for its budget.
 const ROUNDS: u32 = 4;
 /// How far below the lowest peak so far the second of them aims, as a share of it; halved whenever one fails.
 const STEP: f64 = 0.125;
@@ -71,12 +71,7 @@ pub(crate) fn draft(
     search.start();
     search.anneal();
     let Search { best, stopped, .. } = search;
-    let bound = match best.peak <= limit {
-        true => bound::time_bound(&model, limit, bound_work(options.effort)),
-        // Without a plan nobody asks how far it is from the best.
-        false => model.least_time(),
-    };
-    finished(&model, &best, bound, work, stopped)
+    finished(&model, &best, model.least_time(), work, stopped)
 }
 
 /// A draft with as low a peak as is found; none is below `floor`.
@@ -94,7 +89,7 @@ pub(crate) fn lowest(
     if let Some(best) = exhaust(&model, floor) {
         return finished(&model, &best, model.least_time(), 0, false);
     }
-    let work = work(&model, options.effort) / u64::from(ROUNDS);
+    let work = work(&model, options.effort) / u64::from(2 * ROUNDS);
     let mut best = Found::of_order(&model, &model.natural);
     let (mut limit, mut step) = (floor, STEP);
     let mut stopped = false;
@@ -135,12 +130,15 @@ fn work(model: &Model, effort: Effort) -> u64 {
     }
 }
 
-/// Arcs that the bound may look at.
-fn bound_work(effort: Effort) -> u64 {
-    match effort {
+/// No schedule under `budget` takes less time than this.
+pub(crate) fn time_bound(graph: &Graph, budget: Bytes, effort: Effort) -> Micros {
+    let model = Model::new(graph, &needed_nodes(graph));
+    let limit = i64::try_from(budget.get()).unwrap_or(i64::MAX);
+    let arcs = match effort {
         Effort::FIRST => FIRST_ARCS,
         _ => BOUND_ARCS,
-    }
+    };
+    Micros(bound::time_bound(&model, limit, arcs))
 }
 
 /// The fastest sequence under `limit`, or if there is none the one with the lowest peak; nothing where the graph
