@@ -44,7 +44,8 @@ const FIRST_ARCS: u64 = 2_000_000;
 const BOUND_ARCS: u64 = 12_000_000;
 /// A peak that is above the floor by at most one part in so many is low enough.
 const NEAR: i64 = 1024;
-/// Searches for the lowest peak, which share half of the work of one: a refusal takes this and a search for its budget.
+/// Searches for the lowest peak, which share three quarters of the work of one: a refusal takes this and a search for
+/// its budget.
 const ROUNDS: u32 = 4;
 /// How far below the lowest peak so far the second of them aims, as a share of it; halved whenever one fails.
 const STEP: f64 = 0.125;
@@ -89,7 +90,7 @@ pub(crate) fn lowest(
     if let Some(best) = exhaust(&model, floor) {
         return finished(&model, &best, model.least_time(), 0, false);
     }
-    let work = work(&model, options.effort) / u64::from(2 * ROUNDS);
+    let work = 3 * work(&model, options.effort) / u64::from(4 * ROUNDS);
     let mut best = Found::of_order(&model, &model.natural);
     let (mut limit, mut step) = (floor, STEP);
     let mut stopped = false;
@@ -183,6 +184,8 @@ struct Search<'a> {
 const HOT: [f64; 3] = [0.02, 0.3, 3.0];
 /// The temperature at the end.
 const COLD: f64 = 0.002;
+/// How far above the budget, as a share of it, the short runs may be if the long ones are to be tried.
+const HOPELESS: f64 = 1.0 / 16.0;
 /// How many starts are annealed.
 const STARTS: usize = 4;
 /// Arcs of a cut that take as long as one unit of the annealing's work.
@@ -213,22 +216,38 @@ impl<'a> Search<'a> {
 
     /// The first plans.
     fn start(&mut self) {
-        for base in [&self.model.natural, &reorder::with_few_bytes(self.model)] {
-            self.add(Found::of_order(self.model, base));
-            for bend in start::BENDS {
-                // The first plan that fits is all that was asked for.
-                if self.work == 0 && self.best.peak <= self.limit {
-                    return;
-                }
-                if let Some(order) = first::first(self.model, base, self.limit, bend) {
-                    self.add(Found::of_order(self.model, &order));
-                }
-            }
+        let reordered = reorder::with_few_bytes(self.model);
+        self.add_with_foresight(&self.model.natural);
+        // Where it is not below the graph's own order, nothing is to be had from it.
+        let natural = Found::of_order(self.model, &self.model.natural);
+        if Found::of_order(self.model, &reordered).peak < natural.peak && !self.is_first_enough() {
+            self.add_with_foresight(&reordered);
+        }
+        if self.is_first_enough() {
+            return;
         }
         if self.report(0) {
             return;
         }
         self.cut_until(self.work * 2 / 5);
+    }
+
+    /// Takes note of `base`, and of what comes of it under the budget with foresight.
+    fn add_with_foresight(&mut self, base: &[u32]) {
+        self.add(Found::of_order(self.model, base));
+        for bend in start::BENDS {
+            if self.is_first_enough() {
+                return;
+            }
+            if let Some(order) = first::first(self.model, base, self.limit, bend) {
+                self.add(Found::of_order(self.model, &order));
+            }
+        }
+    }
+
+    /// Whether the first plan that fits is all that was asked for, and is there.
+    fn is_first_enough(&self) -> bool {
+        self.work == 0 && self.best.peak <= self.limit
     }
 
     /// Cuts until so much work is done, or they bring nothing more. At least one.
@@ -290,6 +309,9 @@ impl<'a> Search<'a> {
                 let found = self.run(start, hot, share, i as u64);
                 tried.push((found, hot));
             }
+        }
+        if self.best.peak > self.limit + (HOPELESS * self.limit as f64) as i64 {
+            return;
         }
         tried.sort_by(|a, b| a.0.rank(&b.0, self.limit));
         let (start, hot) = tried[0].clone();
