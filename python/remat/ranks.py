@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import torch.distributed as distributed
+from torch.utils._python_dispatch import _disable_current_modes
 
 from remat.errors import RanksDiffer, RematError
 
@@ -31,7 +32,8 @@ def agree(graph: str, find: Callable[[], Found]) -> Found:
             sent = [find()]
         except RematError as error:
             sent = [error]
-    distributed.broadcast_object_list(sent, src=0)
+    with _disable_current_modes():
+        distributed.broadcast_object_list(sent, src=0)
     (found,) = sent
     if isinstance(found, RematError):
         raise found
@@ -42,7 +44,9 @@ def agree(graph: str, find: Callable[[], Found]) -> Found:
 def refuse_different(graph: str) -> None:
     """Compares the graphs of all ranks."""
     digests: list[str | None] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(digests, hashlib.sha256(graph.encode()).hexdigest())
+    # A graph is compiled in a mode whose tensors have no contents; what is sent needs some.
+    with _disable_current_modes():
+        distributed.all_gather_object(digests, hashlib.sha256(graph.encode()).hexdigest())
     others = [str(rank) for rank, digest in enumerate(digests) if digest != digests[0]]
     if others:
         raise RanksDiffer(

@@ -1,0 +1,97 @@
+"""One rank of a training run with gloo, as `test_ranks.py` starts it. Arguments: the kind of parallelism, the rank, a file to meet at.
+
+Prints `same` if the planned gradients are the unplanned ones bit for bit and the plan is every rank's, or the name of the error.
+"""
+
+import hashlib
+import os
+import sys
+import warnings
+
+import torch
+import torch.distributed as distributed
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+os.environ["REMAT_CACHE"] = "off"
+
+import remat
+from remat.module import session_of
+
+WORLD = 2
+STEPS = 3
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        return value + self.second(torch.tanh(self.first(value)))
+
+
+class Network(nn.Module):
+    def __init__(self, blocks: int = 3, width: int = 16) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(width) for _ in range(blocks))
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            value = block(value)
+        return value.square().mean()
+
+
+def build(kind: str, rank: int) -> nn.Module:
+    torch.manual_seed(0)
+    network = Network(blocks=2 + rank if kind == "different" else 3)
+    if kind == "fsdp":
+        for block in network.blocks:
+            fully_shard(block)
+        fully_shard(network)
+    return network
+
+
+def gradients(model: nn.Module, batch: torch.Tensor) -> list[torch.Tensor]:
+    model.zero_grad()
+    model(batch).backward()
+    parts = [parameter.grad for parameter in model.parameters()]
+    return [(part.to_local() if hasattr(part, "to_local") else part).clone() for part in parts]
+
+
+def run(kind: str, rank: int) -> str:
+    batch = torch.randn(64, 16, generator=torch.Generator().manual_seed(rank))
+    network = build(kind, rank)
+    plain = DistributedDataParallel(network) if kind.startswith("ddp") else network
+    expected = gradients(plain, batch) if kind != "different" else []
+    network = build(kind, rank)
+    if kind == "ddp inside":
+        model: nn.Module = DistributedDataParallel(remat.compile(network, 0.8, effort=1))
+    elif kind == "ddp outside":
+        model = remat.compile(DistributedDataParallel(network), 0.9, effort=1)
+    else:
+        model = remat.compile(network, 0.9, effort=1)
+    for _ in range(STEPS):
+        found = gradients(model, batch)
+        if not all(torch.equal(ours, theirs) for ours, theirs in zip(found, expected, strict=True)):
+            return "other gradients"
+    plans = "".join(planned.plan.to_json() for planned in session_of(model).planned)
+    digests: list[str | None] = [None] * WORLD
+    distributed.all_gather_object(digests, hashlib.sha256(plans.encode()).hexdigest())
+    return "same" if plans and digests[0] == digests[1] else "other plans"
+
+
+def main(kind: str, rank: int, meeting: str) -> None:
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=WORLD)
+    try:
+        print(run(kind, rank))
+    except remat.RematError as error:
+        print(type(error).__name__)
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])

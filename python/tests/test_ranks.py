@@ -1,0 +1,32 @@
+"""Two processes train one planned model: gradients as without a plan, and the same plan on both."""
+
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+PROGRAM = Path(__file__).with_name("ranks_training.py")
+PATIENCE_SECONDS = 300
+
+
+class Ranks(unittest.TestCase):
+    def check(self, kind: str, expected: str) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            meeting = str(Path(folder) / "meeting")
+            ranks = [
+                subprocess.Popen([sys.executable, PROGRAM, kind, str(rank), meeting], stdout=subprocess.PIPE, text=True)
+                for rank in range(2)
+            ]
+            said = [rank.communicate(timeout=PATIENCE_SECONDS)[0].strip() for rank in ranks]
+        self.assertEqual(said, [expected, expected])
+
+    def test_ddp_around_a_planned_module(self) -> None:
+        self.check("ddp inside", "same")
+
+    def test_ranks_with_different_models(self) -> None:
+        self.check("different", "RanksDiffer")
+
+
+if __name__ == "__main__":
+    unittest.main()
