@@ -184,8 +184,6 @@ struct Search<'a> {
 const HOT: [f64; 3] = [0.02, 0.3, 3.0];
 /// The temperature at the end.
 const COLD: f64 = 0.002;
-/// How far above the budget, as a share of it, the short runs may be if the long ones are to be tried.
-const HOPELESS: f64 = 1.0 / 16.0;
 /// How many starts are annealed.
 const STARTS: usize = 4;
 /// Arcs of a cut that take as long as one unit of the annealing's work.
@@ -309,9 +307,6 @@ impl<'a> Search<'a> {
                 let found = self.run(start, hot, share, i as u64);
                 tried.push((found, hot));
             }
-        }
-        if self.best.peak > self.limit + (HOPELESS * self.limit as f64) as i64 {
-            return;
         }
         tried.sort_by(|a, b| a.0.rank(&b.0, self.limit));
         let (start, hot) = tried[0].clone();
