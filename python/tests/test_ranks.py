@@ -24,6 +24,12 @@ class Ranks(unittest.TestCase):
     def test_ddp_around_a_planned_module(self) -> None:
         self.check("ddp inside", "same")
 
+    def test_a_planned_ddp(self) -> None:
+        self.check("ddp outside", "same")
+
+    def test_fsdp2(self) -> None:
+        self.check("fsdp", "same")
+
     def test_ranks_with_different_models(self) -> None:
         self.check("different", "RanksDiffer")
 
