@@ -149,9 +149,7 @@ fn show(example: &Example, batch: usize, options: &FitOptions, out: &Path) -> an
     let stem = format!("{}_bs{batch}", example.model);
     let plan = stages::plan_of(&fitted).to_json();
     write_atomically(&out.join(format!("{stem}.plan.json")), plan.as_bytes())?;
-    if Some(&batch) == example.batches.last() {
-        compare_plans(&graph, fitted.planned.plan.budget, &stem, out)?;
-    }
+    compare_plans(&graph, fitted.planned.plan.budget, &stem, out)?;
     let pair = pair::measure(&model, &fitted, STEPS, options.seed)?;
     if let Err(error) = &pair.plain {
         return Err(anyhow::anyhow!("the plain step cannot run here: {error}"));
