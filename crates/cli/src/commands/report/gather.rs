@@ -1,7 +1,7 @@
 //! From what is in a folder to what the page shows.
 //!
 //! A graph is a step. A plan belongs to the graph on which its replay has the peak that it promises, and a frontier to the
-//! graph whose plain step is its last point, so nothing depends on how files are called. Tables of a profile without a
+//! graph whose plain peak is its largest budget, so nothing depends on how files are called. Tables of a profile without a
 //! graph are a step too, of which less is known.
 
 use std::path::Path;
@@ -185,11 +185,12 @@ fn strategy_of(plan: &Plan) -> &str {
     plan.strategy.as_deref().unwrap_or("a plan")
 }
 
-/// The frontier that ends in this plain step.
+/// The frontier whose largest budget is this plain step's peak. What it does there takes the plain step's time, in an order
+/// that may need less.
 fn frontier_of(plain: &Timeline, folder: &Folder) -> Vec<FrontierPoint> {
     let is_plain = |p: &FrontierPoint| {
         let close = (p.seconds - plain.time.seconds()).abs() <= 1e-9 * plain.time.seconds();
-        p.recomputed == 0 && p.peak == plain.peak.get() && close
+        p.recomputed == 0 && p.budget == plain.peak.get() && close
     };
     let mut frontiers = folder.frontiers.iter().map(|f| &f.content);
     let own = frontiers.find(|points| points.iter().any(is_plain));
