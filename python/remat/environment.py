@@ -8,8 +8,8 @@ import torch
 
 from remat.errors import ForeignBudget, UnsupportedTorch
 
-OLDEST = (2, 8)
-"""The first version whose compiler hands over the joint graph in the way that `capture.py` takes it."""
+OLDEST = (2, 9)
+"""The first version whose joint graphs say which inputs the forward overwrites."""
 
 
 def check_torch() -> None:

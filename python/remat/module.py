@@ -45,7 +45,7 @@ def compile(
 
     `budget`: bytes, text (`"8GiB"`, `"60%"`), or a share of the plain step's peak (`0.6`). It counts parameters, buffers, inputs,
     gradients, activations and transients of forward and backward; with `optimizer=` that optimizer's state too. What is computed
-    outside the module is not seen: let the module return its loss.
+    outside the module is not seen: let the module return its loss. Gradients are counted once: clear them before each step.
     `profile`: `"measure"` runs every operation alone on the device; `"roofline"` uses a cost model.
     `strategy`: `"search"`, `"mutwo"` or `"sqrt"`. `effort` (0 to 10) and `time_limit` (seconds) bound the planning.
     `check`: the first step of each plan also runs without it, and every number must be the same, bit for bit. That step needs

@@ -44,10 +44,10 @@ class Errors(unittest.TestCase):
         self.assertIn("TorchMissing: remat.compile needs PyTorch, which is not installed: pip install torch", ended.stderr)
 
     def test_an_old_torch(self) -> None:
-        for version, is_refused in (("2.7.1+cu126", True), ("1.13.0", True), ("2.8.0", False), ("2.15.0", False), ("3.0.0a0", False)):
+        for version, is_refused in (("2.8.1+cu126", True), ("1.13.0", True), ("2.9.0", False), ("2.15.0", False), ("3.0.0a0", False)):
             with unittest.mock.patch.object(torch, "__version__", version):
                 if is_refused:
-                    with self.assertRaisesRegex(remat.UnsupportedTorch, "2.8 or newer"):
+                    with self.assertRaisesRegex(remat.UnsupportedTorch, "2.9 or newer"):
                         remat.compile(network(), 0.5)
                 else:
                     remat.compile(network(), 0.5)
