@@ -17,7 +17,7 @@ from transformers import BertConfig, BertForMaskedLM
 
 import remat
 
-WORDS = 1000
+WORDS = 100
 MASK = 1
 """The word that stands for a hidden one; sentences are made of words above it."""
 IGNORED = -100
@@ -65,7 +65,7 @@ def main() -> None:
     model = MaskedLanguageModel()
     data = list(batches(options.batch_size, options.length, options.steps))
     planned = remat.compile(model, budget=a_third(model, data[0]))
-    optimizer = torch.optim.AdamW(planned.parameters(), lr=5e-4)
+    optimizer = torch.optim.AdamW(planned.parameters(), lr=1e-3)
     for step, (words, labels) in enumerate(data, start=1):
         optimizer.zero_grad()
         loss = planned(words, labels)
