@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, final
 
-__all__ = ["Decision", "Graph", "Plan", "parse_budget", "plan", "rewrite", "smallest", "verify", "__version__"]
+__all__ = ["Decision", "Graph", "Plan", "parse_budget", "plan", "rewrite", "smallest", "verify", "write_profile", "__version__"]
 
 __version__: str
 """The version of the planner."""
