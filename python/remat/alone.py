@@ -119,7 +119,7 @@ def profile(
     """Times every operation of the model's training step, alone and without running the step."""
     joint = capture(model, inputs)
     lowered = lower(joint, name or type(model).__name__)
-    graph, guessed = planning._timed(joint, lowered, Settings(1.0, profile))
+    graph, guessed = planning.timed(joint, lowered, Settings(1.0, profile))
     args, kwargs = _arguments(inputs)
     tensors = [value for value in [*args, *kwargs.values()] if isinstance(value, torch.Tensor)]
     size = tensors[0].shape[0] if tensors and tensors[0].dim() else 1
@@ -167,7 +167,7 @@ def max_batch(
         nonlocal allowed
         if size not in known:
             joint = capture(model, make_batch(size))
-            graph, _ = planning._timed(joint, lower(joint, f"batch {size}", held), settings)
+            graph, _ = planning.timed(joint, lower(joint, f"batch {size}", held), settings)
             allowed = settings.bytes_for(graph)
             try:
                 peak = _native.plan(graph, allowed, strategy=strategy, effort=FEASIBLE_EFFORT).peak

@@ -153,7 +153,7 @@ def plan_joint(
 def _find(joint: Joint, lowered: Lowered, settings: Settings, decide: Decide | None) -> Found:
     """The plan of an earlier run, or a new one."""
     if decide is not None:
-        graph, guessed = _timed(joint, lowered, settings)
+        graph, guessed = timed(joint, lowered, settings)
         found = decide(graph, lowered.boundary)
         found.guessed = guessed
         return found
@@ -161,7 +161,7 @@ def _find(joint: Joint, lowered: Lowered, settings: Settings, decide: Decide | N
     stored = _from_disk(key)
     if stored is not None:
         return Found(*stored, from_disk=True)
-    graph, guessed = _timed(joint, lowered, settings)
+    graph, guessed = timed(joint, lowered, settings)
     plan = plan_graph(graph, settings, settings.bytes_for(graph))
     _refuse_violations(graph, plan)
     caching.store(key, graph.to_json(), plan.to_json())
@@ -221,7 +221,8 @@ def _from_disk(key: str) -> tuple[_native.Graph, _native.Plan] | None:
     return graph, plan
 
 
-def _timed(joint: Joint, lowered: Lowered, settings: Settings) -> tuple[_native.Graph, list[str]]:
+def timed(joint: Joint, lowered: Lowered, settings: Settings) -> tuple[_native.Graph, list[str]]:
+    """The graph with the time of every node, and the operations whose times had to be the cost model's."""
     timing = time_nodes(joint, settings.profile)
     file: dict[str, Any] = json.loads(lowered.text)
     for entry, node in zip(file["nodes"], lowered.nodes, strict=True):
