@@ -1,5 +1,6 @@
-//! Draws the tables that `cargo xtask bench compare` archives: `comparison FOLDER OUT SHARE` reads the CSV files of FOLDER and
-//! writes for each model `OUT/MODEL_peak_memory.svg` and `OUT/MODEL_latency.svg`, of the search at that share of the plain peak.
+//! Draws the tables that `cargo xtask bench compare` archives: `comparison FOLDER OUT BUDGETS` reads the CSV files of FOLDER and
+//! writes for each model `OUT/MODEL_peak_memory.svg` and `OUT/MODEL_latency.svg`, of the search at those budgets, separated by commas:
+//! one for each batch size.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -9,14 +10,14 @@ use remat_report::{Compared, comparison};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let [folder, out, share] = &words[..] else {
-        return Err("say FOLDER OUT SHARE".into());
+    let [folder, out, budgets] = &words[..] else {
+        return Err("say FOLDER OUT BUDGETS".into());
     };
     let mut models: BTreeMap<String, Vec<Compared>> = BTreeMap::new();
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
         if path.extension().is_some_and(|e| e == "csv") {
-            for (model, row) in read(&std::fs::read_to_string(path)?, share)? {
+            for (model, row) in read(&std::fs::read_to_string(path)?, budgets)? {
                 models.entry(model).or_default().push(row);
             }
         }
@@ -36,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// The rows of one file that belong in the charts, with their models.
-fn read(csv: &str, share: &str) -> Result<Vec<(String, Compared)>, Box<dyn Error>> {
+fn read(csv: &str, budgets: &str) -> Result<Vec<(String, Compared)>, Box<dyn Error>> {
     let mut lines = csv.lines();
     let header: Vec<&str> = lines.next().unwrap_or_default().split(',').collect();
     let mut rows = Vec::new();
@@ -46,26 +47,38 @@ fn read(csv: &str, share: &str) -> Result<Vec<(String, Compared)>, Box<dyn Error
             let at = header.iter().position(|column| *column == name);
             at.and_then(|at| cells.get(at).copied()).unwrap_or("")
         };
-        if cell("strategy") != "search" || cell("share") != share {
+        let wanted = budgets.split(',').any(|budget| budget == cell("share"));
+        if cell("strategy") != "search" || !wanted {
             continue;
         }
+        let [plain, planned] = ["plain_seconds", "planned_seconds"].map(|name| times(cell(name)));
+        let ratios = plain.iter().zip(&planned).map(|(a, b)| b / a).collect();
         rows.push((
             cell("model").to_owned(),
             Compared {
                 batch: cell("batch_size").parse()?,
                 plain_peak: cell("plain_peak_bytes").parse()?,
                 planned_peak: cell("measured_peak_bytes").parse().ok(),
-                plain_seconds: median(cell("plain_seconds")),
-                planned_seconds: median(cell("planned_seconds")),
+                overhead: median(ratios).map(|ratio| ratio - 1.0),
+                plain_seconds: median(plain),
+                planned_seconds: median(planned),
             },
         ));
     }
     Ok(rows)
 }
 
-/// The middle of times with blanks between them.
-fn median(cell: &str) -> Option<f64> {
-    let mut times: Vec<f64> = cell.split(' ').filter_map(|t| t.parse().ok()).collect();
-    times.sort_by(f64::total_cmp);
-    times.get(times.len() / 2).copied()
+/// The times of a cell, with blanks between them.
+fn times(cell: &str) -> Vec<f64> {
+    cell.split(' ').filter_map(|t| t.parse().ok()).collect()
+}
+
+/// The middle, or the mean of the two in the middle of an even number.
+fn median(mut numbers: Vec<f64>) -> Option<f64> {
+    numbers.sort_by(f64::total_cmp);
+    let middle = numbers.len() / 2;
+    match numbers.len() % 2 {
+        1 => Some(numbers[middle]),
+        _ => Some((numbers.get(middle.checked_sub(1)?)? + numbers[middle]) / 2.0),
+    }
 }

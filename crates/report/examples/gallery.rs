@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use remat_report::{Area, Axis, Bars, Chart, Columns, Line, Unit};
+use remat_report::{Area, Axis, Bars, Chart, Columns, Line, Series, Unit};
 
 const GIB: f64 = 1073741824.0;
 const BATCHES: [&str; 5] = ["4", "8", "16", "32", "64"];
@@ -45,12 +45,12 @@ fn bars() -> Chart {
         Bars::new("planned", planned).notes(["−33 %", "−40 %", "−44 %", "−49 %", ""]),
     ];
     let peak = Axis::new("peak memory", Unit::Bytes);
-    Chart::bars(
+    Chart::over_categories(
         "Peak memory of ResNet-152",
         batch_size(),
         peak,
         BATCHES,
-        series,
+        Series::Bars(series),
     )
     .limit(8.0 * GIB, "limit")
 }
@@ -67,12 +67,12 @@ fn stacked_bars() -> Chart {
         Bars::new("other", scaled(0.01)),
     ];
     let memory = Axis::new("memory at the peak", Unit::Bytes);
-    Chart::stacked_bars(
+    Chart::over_categories(
         "What the peak of ResNet-152 is made of",
         batch_size(),
         memory,
         BATCHES,
-        series,
+        Series::Stack(series),
     )
 }
 
@@ -139,12 +139,12 @@ fn category_lines() -> Chart {
             .notes(["+6.5 %", "+6.7 %", "+7.7 %", "+7.7 %", ""]),
     ];
     let latency = Axis::new("iteration latency", Unit::Seconds);
-    Chart::category_lines(
+    Chart::over_categories(
         "Iteration latency of ResNet-152",
         batch_size(),
         latency,
         BATCHES,
-        lines,
+        Series::Lines(lines),
     )
 }
 

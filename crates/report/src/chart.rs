@@ -23,24 +23,27 @@ pub struct Chart {
     pub(crate) boundaries: Vec<Mark>,
 }
 
-/// The data of a chart, by kind of picture.
+/// The data of a chart, by what its x axis is.
 #[derive(Clone, Debug)]
 pub(crate) enum Body {
-    Bars {
+    Categories {
         categories: Vec<String>,
-        series: Vec<Bars>,
-    },
-    StackedBars {
-        categories: Vec<String>,
-        series: Vec<Bars>,
+        series: Series,
     },
     Columns(Vec<Columns>),
     Lines(Vec<Line>),
-    CategoryLines {
-        categories: Vec<String>,
-        lines: Vec<Line>,
-    },
     Areas(Vec<Area>),
+}
+
+/// Data over categories.
+#[derive(Clone, Debug)]
+pub enum Series {
+    /// Side by side in each category: for instance peak memory per batch size, plain and planned.
+    Bars(Vec<Bars>),
+    /// On top of each other, the first at the bottom: for instance what the peak is made of, per batch size.
+    Stack(Vec<Bars>),
+    /// Across the categories, for instance latency per batch size. A point's x is the index of its category.
+    Lines(Vec<Line>),
 }
 
 /// The heights reach so far beyond a limit, so that its label has room above the line.
@@ -54,28 +57,16 @@ pub(crate) struct Mark {
 }
 
 impl Chart {
-    /// Bars side by side in each category: for instance peak memory per batch size, plain and planned.
-    pub fn bars(
+    /// A slot for each category, at equal distances: for instance one for each batch size.
+    pub fn over_categories(
         title: impl Into<String>,
         x: Axis,
         y: Axis,
         categories: impl IntoIterator<Item = impl Into<String>>,
-        series: Vec<Bars>,
+        series: Series,
     ) -> Chart {
         let categories = categories.into_iter().map(Into::into).collect();
-        Chart::new(title, x, y, Body::Bars { categories, series })
-    }
-
-    /// Bars on top of each other in each category: for instance what the peak is made of, per batch size.
-    pub fn stacked_bars(
-        title: impl Into<String>,
-        x: Axis,
-        y: Axis,
-        categories: impl IntoIterator<Item = impl Into<String>>,
-        series: Vec<Bars>,
-    ) -> Chart {
-        let categories = categories.into_iter().map(Into::into).collect();
-        Chart::new(title, x, y, Body::StackedBars { categories, series })
+        Chart::new(title, x, y, Body::Categories { categories, series })
     }
 
     /// A thin column for each of many items in order: for instance the run time of every node against its rank.
@@ -86,19 +77,6 @@ impl Chart {
     /// Lines through points: for instance memory against rank for several batch sizes.
     pub fn lines(title: impl Into<String>, x: Axis, y: Axis, lines: Vec<Line>) -> Chart {
         Chart::new(title, x, y, Body::Lines(lines))
-    }
-
-    /// Lines over categories at equal distances, for instance latency per batch size. A point's x is the index of its
-    /// category.
-    pub fn category_lines(
-        title: impl Into<String>,
-        x: Axis,
-        y: Axis,
-        categories: impl IntoIterator<Item = impl Into<String>>,
-        lines: Vec<Line>,
-    ) -> Chart {
-        let categories = categories.into_iter().map(Into::into).collect();
-        Chart::new(title, x, y, Body::CategoryLines { categories, lines })
     }
 
     /// Areas on top of each other over a common axis: for instance live bytes by role against rank.
@@ -140,15 +118,13 @@ impl Chart {
     pub fn to_svg(&self) -> String {
         let mut frame = Frame::new(self);
         match &self.body {
-            Body::Bars { categories, series } => bars::draw_grouped(&mut frame, categories, series),
-            Body::StackedBars { categories, series } => {
-                bars::draw_stacked(&mut frame, categories, series);
-            }
+            Body::Categories { categories, series } => match series {
+                Series::Bars(bars) => bars::draw_grouped(&mut frame, categories, bars),
+                Series::Stack(bars) => bars::draw_stacked(&mut frame, categories, bars),
+                Series::Lines(lines) => lines::draw_over_categories(&mut frame, categories, lines),
+            },
             Body::Columns(groups) => columns::draw(&mut frame, groups),
             Body::Lines(lines) => lines::draw(&mut frame, lines),
-            Body::CategoryLines { categories, lines } => {
-                lines::draw_over_categories(&mut frame, categories, lines);
-            }
             Body::Areas(areas) => areas::draw(&mut frame, areas),
         }
         frame.finish()
@@ -170,13 +146,14 @@ impl Chart {
     /// The names in the legend, in the order of their colours.
     pub(crate) fn legend(&self) -> Vec<&str> {
         match &self.body {
-            Body::Bars { series, .. } | Body::StackedBars { series, .. } => {
-                series.iter().map(|s| s.name.as_str()).collect()
-            }
+            Body::Categories { series, .. } => match series {
+                Series::Bars(bars) | Series::Stack(bars) => {
+                    bars.iter().map(|b| b.name.as_str()).collect()
+                }
+                Series::Lines(lines) => lines.iter().map(|l| l.name.as_str()).collect(),
+            },
             Body::Columns(groups) => groups.iter().map(|g| g.name.as_str()).collect(),
-            Body::Lines(lines) | Body::CategoryLines { lines, .. } => {
-                lines.iter().map(|l| l.name.as_str()).collect()
-            }
+            Body::Lines(lines) => lines.iter().map(|l| l.name.as_str()).collect(),
             Body::Areas(areas) => areas.iter().map(|a| a.name.as_str()).collect(),
         }
     }
@@ -184,12 +161,13 @@ impl Chart {
     /// The largest height that the data and the limits need.
     pub(crate) fn highest(&self) -> f64 {
         let data = match &self.body {
-            Body::Bars { series, .. } => bars::highest(series),
-            Body::StackedBars { categories, series } => {
-                bars::highest_stack(categories.len(), series)
-            }
+            Body::Categories { categories, series } => match series {
+                Series::Bars(bars) => bars::highest(bars),
+                Series::Stack(bars) => bars::highest_stack(categories.len(), bars),
+                Series::Lines(lines) => lines::highest(lines),
+            },
             Body::Columns(groups) => columns::highest(groups),
-            Body::Lines(lines) | Body::CategoryLines { lines, .. } => lines::highest(lines),
+            Body::Lines(lines) => lines::highest(lines),
             Body::Areas(areas) => areas::highest(areas),
         };
         let limits = self.limits.iter().map(|limit| limit.value * LIMIT_HEADROOM);
@@ -199,7 +177,7 @@ impl Chart {
     /// The first and the last value along the x axis; `None` where it holds categories.
     pub(crate) fn x_span(&self) -> Option<[f64; 2]> {
         match &self.body {
-            Body::Bars { .. } | Body::StackedBars { .. } | Body::CategoryLines { .. } => None,
+            Body::Categories { .. } => None,
             Body::Columns(groups) => Some(columns::x_span(groups)),
             Body::Lines(lines) => Some(span(
                 lines.iter().flat_map(|l| l.points.iter().map(|p| p[0])),

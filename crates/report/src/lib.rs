@@ -7,14 +7,14 @@
 //! training step, and the same data give the same bytes.
 //!
 //! ```
-//! use remat_report::{Axis, Bars, Chart, Unit};
+//! use remat_report::{Axis, Bars, Chart, Series, Unit};
 //!
-//! let chart = Chart::bars(
+//! let chart = Chart::over_categories(
 //!     "Peak memory of ResNet-152",
 //!     Axis::new("batch size", Unit::Count),
 //!     Axis::new("peak memory", Unit::Bytes),
 //!     ["4", "8"],
-//!     vec![Bars::new("plain", [1.2e9, 2.4e9]), Bars::new("planned", [0.6e9, 1.2e9])],
+//!     Series::Bars(vec![Bars::new("plain", [1.2e9, 2.4e9]), Bars::new("planned", [0.6e9, 1.2e9])]),
 //! )
 //! .limit(2e9, "budget");
 //! assert!(chart.to_svg().starts_with("<svg"));
@@ -37,7 +37,7 @@ mod theme;
 pub use areas::Area;
 pub use axis::{Axis, Unit};
 pub use bars::Bars;
-pub use chart::Chart;
+pub use chart::{Chart, Series};
 pub use columns::Columns;
 pub use comparison::{Compared, comparison};
 pub use error::ReportError;

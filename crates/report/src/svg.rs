@@ -1,6 +1,7 @@
 //! A writer of SVG: shapes and text as elements, with everything escaped.
 //!
-//! Coordinates are written with at most two decimals, so that the same chart is the same text on every machine.
+//! Coordinates are written with at most two decimals, so that the same chart is the same text on every machine. Colours are
+//! those of a light page; a style sheet replaces them where the reader prefers dark pages, also inside an `<img>`.
 
 use std::fmt::Write as _;
 
@@ -173,11 +174,24 @@ impl Svg {
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \
              height=\"{height}\" role=\"img\" font-family=\"'Noto Sans', 'Segoe UI', Helvetica, Arial, sans-serif\">\n\
-             <title>{}</title>\n{}</svg>\n",
+             <title>{}</title>\n{}{}</svg>\n",
             escaped(title),
+            dark_style(),
             self.body
         )
     }
+}
+
+/// Rules are stronger than the attributes of an element, so they need not name what has which colour.
+fn dark_style() -> String {
+    let mut style = String::from("<style>@media (prefers-color-scheme: dark) {\n");
+    for (light, dark) in theme::ON_DARK {
+        let _ = writeln!(
+            style,
+            "[fill=\"{light}\"] {{ fill: {dark} }} [stroke=\"{light}\"] {{ stroke: {dark} }}"
+        );
+    }
+    style + "}</style>\n"
 }
 
 fn path(points: &[[f64; 2]]) -> String {

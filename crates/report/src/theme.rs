@@ -35,6 +35,16 @@ pub(crate) const LIMIT: &str = "#c81e1e";
 /// The lines between phases.
 pub(crate) const BOUNDARY: &str = "#7b8794";
 
+/// What takes a colour's place where the reader's page is dark; the data keep theirs, which are seen on both.
+pub(crate) const ON_DARK: [(&str, &str); 6] = [
+    (BACKGROUND, "#0d1117"),
+    (INK, "#e6ebf1"),
+    (MUTED, "#a9b5c2"),
+    (GRID, "#2a3542"),
+    (LIMIT, "#ff7b72"),
+    (BOUNDARY, "#7f8c9a"),
+];
+
 /// How many colours there are.
 pub(crate) const SERIES_COUNT: usize = 8;
 /// One colour per series, told apart by people who see few colours as well (they differ in lightness).

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use remat_report::{Area, Axis, Bars, Chart, Columns, Line, Unit};
+use remat_report::{Area, Axis, Bars, Chart, Columns, Line, Series, Unit};
 use resvg::usvg::{Group, Node, Options, Rect, Text, Tree, fontdb, roxmltree};
 
 const GIB: f64 = 1073741824.0;
@@ -98,14 +98,19 @@ fn rank() -> Axis {
     Axis::new("rank", Unit::Count)
 }
 
+/// Bars of memory.
+fn bars(title: &str, x: Axis, categories: &[&str], series: Vec<Bars>) -> Chart {
+    let categories = categories.iter().copied();
+    Chart::over_categories(title, x, memory(), categories, Series::Bars(series))
+}
+
 #[test]
 fn bars_show_every_value_and_note() {
     let series = vec![
         Bars::new("plain", [1.0 * GIB, 2.0 * GIB, f64::NAN]).notes(["", "", "does not fit"]),
         Bars::new("planned", [0.5 * GIB, 1.2 * GIB, 2.0 * GIB]).notes(["−50 %", "−40 %", ""]),
     ];
-    let chart =
-        Chart::bars("Peak", batch(), memory(), ["4", "8", "16"], series).limit(2.5 * GIB, "budget");
+    let chart = bars("Peak", batch(), &["4", "8", "16"], series).limit(2.5 * GIB, "budget");
     let picture = Picture::of(&chart);
     assert_eq!(picture.count("bar"), 5);
     assert_eq!(picture.count("swatch"), 2);
@@ -126,13 +131,8 @@ fn bars_show_every_value_and_note() {
 
 #[test]
 fn a_bar_is_as_high_as_its_value() {
-    let chart = Chart::bars(
-        "t",
-        batch(),
-        memory(),
-        ["a", "b"],
-        vec![Bars::new("s", [1.0 * GIB, 3.0 * GIB])],
-    );
+    let series = vec![Bars::new("s", [1.0 * GIB, 3.0 * GIB])];
+    let chart = bars("t", batch(), &["a", "b"], series);
     let svg = chart.to_svg();
     let document = roxmltree::Document::parse(&svg).expect("the SVG is XML");
     let bars = document
@@ -147,7 +147,8 @@ fn a_bar_is_as_high_as_its_value() {
 #[test]
 fn stacks_stand_on_each_other() {
     let series = ["weights", "gradients", "other"].map(|name| Bars::new(name, [GIB, 2.0 * GIB]));
-    let chart = Chart::stacked_bars("Parts", batch(), memory(), ["4", "8"], series.to_vec());
+    let stack = Series::Stack(series.to_vec());
+    let chart = Chart::over_categories("Parts", batch(), memory(), ["4", "8"], stack);
     let picture = Picture::of(&chart);
     assert_eq!(picture.count("bar"), 6);
     picture.assert_words(&["weights", "gradients", "other", "6"]);
@@ -199,12 +200,12 @@ fn lines_have_a_path_each_and_dots_where_points_are_few() {
         line("planned", 1.2).notes(["", "+20 %", "+20 %", "+20 %", "+20 %"]),
     ];
     let latency = Axis::new("latency", Unit::Seconds);
-    let few = Picture::of(&Chart::category_lines(
+    let few = Picture::of(&Chart::over_categories(
         "t",
         batch(),
         latency.clone(),
         ["4", "8", "16", "32", "64"],
-        lines,
+        Series::Lines(lines),
     ));
     assert_eq!(
         (few.count("series"), few.count("dot"), few.count("note")),
@@ -245,13 +246,9 @@ fn areas_have_a_layer_each() {
 #[test]
 fn crowded_labels_are_thinned_not_overlaid() {
     let categories: Vec<String> = (0..80).map(|i| format!("layer{i}.conv")).collect();
-    let chart = Chart::bars(
-        "t",
-        rank(),
-        memory(),
-        categories,
-        vec![Bars::new("s", vec![GIB; 80])],
-    );
+    let categories: Vec<&str> = categories.iter().map(String::as_str).collect();
+    let series = vec![Bars::new("s", vec![GIB; 80])];
+    let chart = bars("t", rank(), &categories, series);
     let picture = Picture::of(&chart);
     assert!((2..20).contains(&picture.count("x-tick")));
     picture.assert_tidy();
@@ -259,19 +256,14 @@ fn crowded_labels_are_thinned_not_overlaid() {
 
 #[test]
 fn markup_in_names_is_text() {
-    let chart = Chart::bars(
-        "a < b & \"c\"",
-        batch(),
-        memory(),
-        ["<x>"],
-        vec![Bars::new("</svg>", [1.0])],
-    );
+    let series = vec![Bars::new("</svg>", [1.0])];
+    let chart = bars("a < b & \"c\"", batch(), &["<x>"], series);
     Picture::of(&chart).assert_words(&["a < b & \"c\"", "<x>"]);
 }
 
 #[test]
 fn empty_and_odd_data_are_still_pictures() {
-    let nothing = Chart::bars("t", batch(), memory(), Vec::<String>::new(), vec![]);
+    let nothing = bars("t", batch(), &[], vec![]);
     let odd = Chart::lines(
         "t",
         rank(),
@@ -293,7 +285,7 @@ fn empty_and_odd_data_are_still_pictures() {
 
 #[test]
 fn a_png_has_the_size_asked_for() {
-    let chart = Chart::bars("t", batch(), memory(), ["4"], vec![Bars::new("s", [GIB])]);
+    let chart = bars("t", batch(), &["4"], vec![Bars::new("s", [GIB])]);
     let png = chart.to_png(1.5).expect("it renders");
     let side = |at: usize| u32::from_be_bytes(png[at..at + 4].try_into().unwrap());
     assert_eq!(&png[..8], b"\x89PNG\r\n\x1a\n");
@@ -303,9 +295,51 @@ fn a_png_has_the_size_asked_for() {
 
 #[test]
 fn the_same_data_give_the_same_bytes() {
-    let chart = Chart::bars("t", batch(), memory(), ["4"], vec![Bars::new("s", [GIB])]);
+    let chart = bars("t", batch(), &["4"], vec![Bars::new("s", [GIB])]);
     assert_eq!(
         chart.to_png(1.0).expect("it renders"),
         chart.to_png(1.0).expect("it renders")
     );
+}
+
+/// The colours that the picture's own rules put in the place of others where the reader's screen is dark.
+fn dark_rules(svg: &str) -> Vec<&str> {
+    let (_, rules) = svg.split_once("prefers-color-scheme: dark").expect("rules");
+    let (rules, _) = rules.split_once("</style>").expect("they end");
+    rules
+        .lines()
+        .filter(|line| line.contains("[fill="))
+        .collect()
+}
+
+#[test]
+fn a_dark_page_changes_every_colour_but_those_of_the_data() {
+    let series = vec![
+        Bars::new("plain", [GIB]).notes(["a note"]),
+        Bars::new("planned", [GIB]),
+    ];
+    let svg = bars("t", batch(), &["4"], series)
+        .limit(2.0 * GIB, "budget")
+        .to_svg();
+    let rules = dark_rules(&svg);
+    let document = roxmltree::Document::parse(&svg).expect("the SVG is XML");
+    for node in document.descendants() {
+        let class = node.attribute("class").unwrap_or_default();
+        if ["bar", "swatch", ""].contains(&class) {
+            continue;
+        }
+        for colour in ["fill", "stroke"].iter().filter_map(|a| node.attribute(*a)) {
+            let known = rules.iter().any(|rule| rule.contains(colour));
+            assert!(known, "{class} has {colour} on a dark page too");
+        }
+    }
+}
+
+#[test]
+fn a_png_is_the_light_picture() {
+    let chart = bars("t", batch(), &["4"], vec![Bars::new("s", [GIB])]);
+    let png = chart.to_png(1.0).expect("it renders");
+    let pixels = resvg::tiny_skia::Pixmap::decode_png(&png).expect("a picture");
+    let corner = pixels.pixel(1, 1).expect("it has a corner");
+    assert_eq!([corner.red(), corner.green(), corner.blue()], [255; 3]);
 }
