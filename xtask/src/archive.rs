@@ -1,8 +1,8 @@
-//! Where a benchmark's numbers are kept: `bench/runs/DATE-NAME`, with what they were measured on.
+//! Where a benchmark's numbers are kept: `bench/runs/DATE-NAME`, with what they were measured on, and what is claimed of them.
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::repo::{Repo, output};
 
@@ -41,6 +41,25 @@ impl Archive {
         Ok(std::fs::write(self.path.join(file), text)?)
     }
 
+    /// Shows the table of a case, and keeps it in a file of its own.
+    pub(crate) fn keep(&self, case: &str, csv: &str) -> Result<()> {
+        print!("{csv}");
+        self.write(&format!("{case}.csv"), csv)
+    }
+
+    /// What the file of a case holds; nothing if the case has not run today.
+    pub(crate) fn kept<T>(
+        &self,
+        case: &str,
+        parse: impl FnOnce(&str) -> Result<T>,
+    ) -> Result<Option<T>> {
+        let Some(csv) = self.read(&format!("{case}.csv"))? else {
+            return Ok(None);
+        };
+        let damaged = || format!("{}/{case}.csv is damaged", self.folder);
+        parse(&csv).map(Some).with_context(damaged)
+    }
+
     /// The text of a file of the folder; nothing if it is not there.
     pub(crate) fn read(&self, file: &str) -> Result<Option<String>> {
         let path = self.path.join(file);
@@ -49,12 +68,111 @@ impl Archive {
             false => None,
         })
     }
+
+    /// Says where everything is, and fails if a claim does not hold.
+    pub(crate) fn judge(&self, claims: &[Claim]) -> Result<()> {
+        println!("{}", self.folder);
+        ensure!(
+            claims.iter().all(|(holds, _)| *holds),
+            "a claim does not hold; {}/README.md says which",
+            self.folder
+        );
+        Ok(())
+    }
 }
+
+/// Fails if a word is not the name of a case.
+pub(crate) fn check_names<'a>(
+    words: &[String],
+    cases: impl Iterator<Item = &'a str>,
+) -> Result<()> {
+    let known: Vec<&str> = cases.collect();
+    match words.iter().find(|word| !known.contains(&word.as_str())) {
+        Some(unknown) => bail!(
+            "there is no case `{unknown}`; the cases are {}",
+            known.join(", ")
+        ),
+        None => Ok(()),
+    }
+}
+
+/// Whether a case is among those that were named, or none was.
+pub(crate) fn is_wanted(words: &[String], case: &str) -> bool {
+    words.is_empty() || words.iter().any(|word| word == case)
+}
+
+/// The middle, or the mean of the two in the middle of an even number; of none, not a number.
+pub(crate) fn median(numbers: &[f64]) -> f64 {
+    let mut sorted = numbers.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => f64::NAN,
+        odd if odd % 2 == 1 => sorted[middle],
+        _ => (sorted[middle - 1] + sorted[middle]) / 2.0,
+    }
+}
+
+/// The median over the rounds of one side's time as a multiple of the other's. In each round both ran one after the other, so
+/// that a machine that is slower for a while is so for both.
+pub(crate) fn ratio(ours: &[f64], theirs: &[f64]) -> f64 {
+    let pairs = ours.iter().zip(theirs);
+    median(
+        &pairs
+            .map(|(ours, theirs)| ours / theirs)
+            .collect::<Vec<_>>(),
+    )
+}
+
+pub(crate) fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+/// Whether the numbers bear something out, and what it is.
+pub(crate) type Claim = (bool, String);
 
 /// `holds` or `FAILS`, before what was claimed.
 pub(crate) fn verdict(holds: bool) -> &'static str {
     match holds {
         true => "holds",
         false => "FAILS",
+    }
+}
+
+/// The claims as a list of the archive's text.
+pub(crate) fn list(claims: &[Claim]) -> String {
+    let line = |(holds, text): &Claim| format!("- {}: {text}\n", verdict(*holds));
+    claims.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_median_is_the_middle() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert!(median(&[]).is_nan());
+    }
+
+    #[test]
+    fn a_ratio_pairs_the_rounds() {
+        // A machine that is ten times slower in one round is so for both sides.
+        assert_eq!(ratio(&[1.2, 12.0, 1.3], &[1.0, 10.0, 1.0]), 1.2);
+    }
+
+    #[test]
+    fn names_are_those_of_cases() {
+        let cases = || ["a", "b"].into_iter();
+        assert!(check_names(&[], cases()).is_ok());
+        assert!(check_names(&["b".into()], cases()).is_ok());
+        let refused = check_names(&["c".into()], cases()).expect_err("no such case");
+        assert_eq!(
+            refused.to_string(),
+            "there is no case `c`; the cases are a, b"
+        );
+        assert!(is_wanted(&[], "a") && is_wanted(&["a".into()], "a"));
+        assert!(!is_wanted(&["a".into()], "b"));
     }
 }

@@ -10,9 +10,9 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-use crate::archive::Archive;
+use crate::archive::{Archive, check_names, is_wanted, mebibytes, median};
 use crate::repo::Repo;
-use crate::{bench_compare, bench_plan, bench_profile, bench_torch, python};
+use crate::{bench_analysis, bench_compare, bench_plan, bench_profile, bench_torch, python};
 
 /// A model with its sizes, as `engine_peer` takes them; `python/bench/serve_torch.py` knows the same by name.
 struct Case {
@@ -62,29 +62,19 @@ pub(crate) fn run(repo: &Repo, words: &[String]) -> Result<()> {
         Some((name, cases)) if name == "profile" => bench_profile::run(repo, cases),
         Some((name, cases)) if name == "compare" => bench_compare::run(repo, cases),
         Some((name, cases)) if name == "torch" => bench_torch::run(repo, cases),
+        Some((name, parts)) if name == "analysis" => bench_analysis::run(repo, parts),
         _ => bail!(
-            "which benchmark? There are `plan`, `engine`, `profile`, `compare` and `torch`, followed by the names of cases or nothing"
+            "which benchmark? There are `plan`, `engine`, `profile`, `compare`, `torch` and `analysis`, followed by the names of cases or nothing"
         ),
     }
 }
 
 fn engine(repo: &Repo, names: &[String]) -> Result<()> {
-    if let Some(unknown) = names
-        .iter()
-        .find(|name| CASES.iter().all(|case| case.name != **name))
-    {
-        bail!(
-            "there is no case `{unknown}`; the cases are {}",
-            CASES.map(|case| case.name).join(", ")
-        );
-    }
+    check_names(names, CASES.iter().map(|case| case.name))?;
     let peer = python::engine_peer(repo)?;
     let interpreter = python::interpreter(repo)?;
     let mut results = Vec::new();
-    for case in CASES
-        .iter()
-        .filter(|case| names.is_empty() || names.iter().any(|n| n == case.name))
-    {
+    for case in CASES.iter().filter(|case| is_wanted(names, case.name)) {
         let mut ours = repo.command(&peer);
         ours.args(["serve", case.model]).args(case.sizes.split(' '));
         ours.arg(format!("threads={}", case.threads));
@@ -181,22 +171,12 @@ struct Times {
 }
 
 impl Times {
-    fn sorted(&self) -> Vec<f64> {
-        let mut sorted = self.seconds.clone();
-        sorted.sort_by(f64::total_cmp);
-        sorted
-    }
-
     fn least(&self) -> f64 {
-        self.sorted()[0]
+        self.seconds.iter().copied().fold(f64::INFINITY, f64::min)
     }
 
     fn median(&self) -> f64 {
-        self.sorted()[self.seconds.len() / 2]
-    }
-
-    fn peak_mib(&self) -> f64 {
-        self.peak as f64 / f64::from(1 << 20)
+        median(&self.seconds)
     }
 }
 
@@ -233,8 +213,8 @@ impl Comparison<'_> {
             theirs.median(),
             ours.least() / theirs.least(),
             ours.median() / theirs.median(),
-            ours.peak_mib(),
-            theirs.peak_mib()
+            mebibytes(ours.peak),
+            mebibytes(theirs.peak)
         )
     }
 }

@@ -5,9 +5,10 @@
 
 use std::fmt::Write as _;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail};
 
-use crate::archive::{Archive, verdict};
+use crate::archive::{Archive, Claim, check_names, is_wanted, list, mebibytes, median, ratio};
+use crate::bench_analysis::FIGURES;
 use crate::repo::{Repo, output, show};
 
 /// A case, with the arguments that the example takes: model, batch, optimizer, rounds, budgets, strategies.
@@ -59,44 +60,29 @@ const MOST_HALF: f64 = 8.0;
 /// Steps differ by as much from run to run, in percent: a strategy is slower only beyond it.
 const NOISE: f64 = 1.0;
 
+/// The budgets that the figures show, one for each batch size.
+const SHOWN: &str = "50%,b32";
+
 /// Runs the cases that `names` hold, or all.
 pub(crate) fn run(repo: &Repo, names: &[String]) -> Result<()> {
-    if let Some(unknown) = names
-        .iter()
-        .find(|name| CASES.iter().all(|case| case.name != **name))
-    {
-        let known = CASES.map(|case| case.name).join(", ");
-        bail!("there is no case `{unknown}`; the cases are {known}");
-    }
+    check_names(names, CASES.iter().map(|case| case.name))?;
     let archive = Archive::open(repo, "compare")?;
-    for case in CASES
-        .iter()
-        .filter(|case| names.is_empty() || names.iter().any(|n| n == case.name))
-    {
+    for case in CASES.iter().filter(|case| is_wanted(names, case.name)) {
         let mut example =
             repo.cargo("run --quiet --release --locked --package remat --example overhead --");
         let csv = output(example.args(case.arguments.split(' ')))?;
-        print!("{csv}");
-        archive.write(&format!("{}.csv", case.name), &csv)?;
+        archive.keep(case.name, &csv)?;
     }
     let mut rows = Vec::new();
     for case in &CASES {
-        if let Some(csv) = archive.read(&format!("{}.csv", case.name))? {
-            rows.extend(parse(&csv).with_context(|| format!("{}.csv is damaged", case.name))?);
-        }
+        rows.extend(archive.kept(case.name, parse)?.unwrap_or_default());
     }
     let claims = claims(&rows);
     archive.write("README.md", &summary(&archive, &rows, &claims)?)?;
     let mut figures =
         repo.cargo("run --quiet --release --locked --package remat-report --example comparison --");
-    show(figures.args([&archive.folder, "docs/figures", "50%"]))?;
-    println!("{}", archive.folder);
-    ensure!(
-        claims.iter().all(|(holds, _)| *holds),
-        "a claim does not hold; {}/README.md says which",
-        archive.folder
-    );
-    Ok(())
+    show(figures.args([&archive.folder, FIGURES, SHOWN]))?;
+    archive.judge(&claims)
 }
 
 /// A line of the example.
@@ -129,24 +115,10 @@ struct Measured {
     seconds: Vec<f64>,
 }
 
-/// The mean of the two in the middle of an even number.
-fn median(numbers: &[f64]) -> f64 {
-    let mut sorted = numbers.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    match sorted.len() % 2 {
-        1 => sorted[middle],
-        _ => (sorted[middle - 1] + sorted[middle]) / 2.0,
-    }
-}
-
 impl Row {
-    /// The measured overhead in percent: the median over the rounds, in each of which both steps ran one after the other, so that
-    /// a machine that is slower for a while is so for both.
+    /// The measured overhead in percent.
     fn overhead(&self) -> Option<f64> {
-        let pairs = self.measured()?.seconds.iter().zip(&self.plain);
-        let ratios: Vec<f64> = pairs.map(|(planned, plain)| planned / plain).collect();
-        Some(100.0 * (median(&ratios) - 1.0))
+        Some(100.0 * (ratio(&self.measured()?.seconds, &self.plain) - 1.0))
     }
 
     fn measured(&self) -> Option<&Measured> {
@@ -222,7 +194,7 @@ fn parse(csv: &str) -> Result<Vec<Row>> {
 }
 
 /// What is claimed of the rows, and whether it holds.
-fn claims(rows: &[Row]) -> Vec<(bool, String)> {
+fn claims(rows: &[Row]) -> Vec<Claim> {
     let ours: Vec<&Row> = rows.iter().filter(|r| r.strategy == "search").collect();
     let measured = || rows.iter().filter_map(|r| Some((r, r.measured()?)));
     let met = ours
@@ -313,7 +285,7 @@ const HEADER: &str = "\
 |---|---|---|---|---|---|---|---|---|---|---|---|---|
 ";
 
-fn summary(archive: &Archive, rows: &[Row], claims: &[(bool, String)]) -> Result<String> {
+fn summary(archive: &Archive, rows: &[Row], claims: &[Claim]) -> Result<String> {
     let mut text = format!(
         "# The planned step against the plain one\n\n\
          `cargo xtask bench compare` {}. ResNet-152: 224 × 224, SGD with momentum. BERT-base, masked language model: 128 tokens, Adam, \
@@ -323,11 +295,7 @@ fn summary(archive: &Archive, rows: &[Row], claims: &[(bool, String)]) -> Result
          search's by more than 10 points is not run. Every planned loss had the plain step's bits.\n\n",
         archive.made_on
     );
-    for (holds, claim) in claims {
-        writeln!(text, "- {}: {claim}", verdict(*holds))?;
-    }
-    write!(text, "\n{HEADER}")?;
-    let mebibytes = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    write!(text, "{}\n{HEADER}", list(claims))?;
     for row in rows {
         write!(
             text,

@@ -3,11 +3,9 @@
 //! Runs the example `cost` of `crates/profile` for each case: the sum of the nodes' times against the whole step measured
 //! without the profiler, and the time of profiling against as many plain steps. Fails if a bound is broken.
 
-use std::fmt::Write as _;
+use anyhow::{Context as _, Result, bail};
 
-use anyhow::{Context, Result, bail, ensure};
-
-use crate::archive::{Archive, verdict};
+use crate::archive::{Archive, Claim, check_names, is_wanted, list};
 use crate::repo::{Repo, output};
 
 /// Model and batch size.
@@ -20,66 +18,50 @@ const COST_BOUND: f64 = 1.3;
 
 /// Runs the cases that `names` hold, or all.
 pub(crate) fn run(repo: &Repo, names: &[String]) -> Result<()> {
-    if let Some(unknown) = names
-        .iter()
-        .find(|name| CASES.iter().all(|(model, _)| model != name))
-    {
-        let known = CASES.map(|(model, _)| model).join(", ");
-        bail!("there is no case `{unknown}`; the cases are {known}");
-    }
+    check_names(names, CASES.iter().map(|(model, _)| *model))?;
     let archive = Archive::open(repo, "profile")?;
-    for (model, batch) in CASES
-        .iter()
-        .filter(|(model, _)| names.is_empty() || names.iter().any(|n| n == model))
-    {
+    for (model, batch) in CASES.iter().filter(|(model, _)| is_wanted(names, model)) {
         let mut example =
             repo.cargo("run --release --locked --package remat-profile --example cost --");
-        let csv = output(example.args([model, batch]))?;
-        print!("{csv}");
-        archive.write(&format!("{model}.csv"), &csv)?;
+        archive.keep(model, &output(example.args([model, batch]))?)?;
     }
-    let (text, holds) = summary(&archive)?;
-    archive.write("README.md", &text)?;
-    println!("{}", archive.folder);
-    ensure!(
-        holds,
-        "a bound is broken; {}/README.md says which",
-        archive.folder
-    );
-    Ok(())
+    let mut claims = Vec::new();
+    for (model, batch) in CASES {
+        let of_case = |csv: &str| claims_of(&format!("{model}, batch {batch}"), csv);
+        claims.extend(archive.kept(model, of_case)?.into_iter().flatten());
+    }
+    archive.write("README.md", &summary(&archive, &claims))?;
+    archive.judge(&claims)
 }
 
-/// What the archived cases say, and whether all bounds hold.
-fn summary(archive: &Archive) -> Result<(String, bool)> {
-    let mut text = format!(
+/// What the last line of a case, which has the medians, bears out.
+fn claims_of(case: &str, csv: &str) -> Result<[Claim; 2]> {
+    let last = csv.lines().last().context("the example printed nothing")?;
+    let cells: Vec<f64> = last.split(',').filter_map(|c| c.parse().ok()).collect();
+    let [_, plain, sum, _, difference, cost] = cells[..] else {
+        bail!("the last line is not of six numbers: {last}");
+    };
+    let sum = format!(
+        "{case}: the nodes' times add up to {sum:.3} s, the whole step takes {plain:.3} s: {:+.1} %, of at most {:.0} %",
+        100.0 * difference,
+        100.0 * SUM_BOUND
+    );
+    let price = format!(
+        "{case}: a step under the profiler costs {cost:.2} plain steps, of at most {COST_BOUND}"
+    );
+    Ok([
+        (difference.abs() <= SUM_BOUND, sum),
+        (cost <= COST_BOUND, price),
+    ])
+}
+
+fn summary(archive: &Archive, claims: &[Claim]) -> String {
+    format!(
         "# What profiling costs, and whether its numbers add up\n\n\
          `cargo xtask bench profile` {}. In each round come a plain step, a profile as `remat profile` makes it (one step of warm-up in \
          which every activation is copied out and back, three measured) and another plain step. All numbers are medians over the rounds; \
-         the files have every round.\n\n",
-        archive.made_on
-    );
-    let mut all = true;
-    for (model, batch) in CASES {
-        let Some(csv) = archive.read(&format!("{model}.csv"))? else {
-            continue;
-        };
-        let last = csv.lines().last().context("the example printed nothing")?;
-        let cells: Vec<f64> = last.split(',').filter_map(|c| c.parse().ok()).collect();
-        let [_, plain, sum, _, difference, cost] = cells[..] else {
-            bail!("the example's last line is not of six numbers: {last}");
-        };
-        let sum_holds = difference.abs() <= SUM_BOUND;
-        let cost_holds = cost <= COST_BOUND;
-        all &= sum_holds && cost_holds;
-        writeln!(
-            text,
-            "- {}: {model}, batch {batch}: the nodes' times add up to {sum:.3} s, the whole step takes {plain:.3} s: {:+.1} %, of at most {:.0} %\n\
-             - {}: {model}, batch {batch}: a step under the profiler costs {cost:.2} plain steps, of at most {COST_BOUND}",
-            verdict(sum_holds),
-            100.0 * difference,
-            100.0 * SUM_BOUND,
-            verdict(cost_holds),
-        )?;
-    }
-    Ok((text, all))
+         the files have every round.\n\n{}",
+        archive.made_on,
+        list(claims)
+    )
 }

@@ -5,9 +5,9 @@
 
 use std::fmt::Write as _;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 
-use crate::archive::{Archive, verdict};
+use crate::archive::{self, Archive, Claim, check_names, is_wanted, list, mebibytes};
 use crate::python;
 use crate::repo::{Repo, output};
 
@@ -62,15 +62,8 @@ const NOISE: f64 = 2.0;
 
 /// Runs the cases that `names` hold, or all.
 pub(crate) fn run(repo: &Repo, names: &[String]) -> Result<()> {
-    let known = || CASES.iter().map(|case| case.name).chain(TRIALS);
-    if let Some(unknown) = names.iter().find(|name| known().all(|case| case != **name)) {
-        let known: Vec<&str> = known().collect();
-        bail!(
-            "there is no case `{unknown}`; the cases are {}",
-            known.join(", ")
-        );
-    }
-    let wanted = |name: &str| names.is_empty() || names.iter().any(|n| n == name);
+    check_names(names, CASES.iter().map(|case| case.name).chain(TRIALS))?;
+    let wanted = |name: &str| is_wanted(names, name);
     let interpreter = python::interpreter(repo)?;
     let package = python::package(repo, &interpreter)?;
     let contest = |case: &str, rounds: u32| {
@@ -90,29 +83,19 @@ pub(crate) fn run(repo: &Repo, names: &[String]) -> Result<()> {
     }
     let archive = Archive::open(repo, "torch")?;
     for case in CASES.iter().filter(|case| wanted(case.name)) {
-        let csv = contest(case.name, case.rounds)?;
-        print!("{csv}");
-        archive.write(&format!("{}.csv", case.name), &csv)?;
+        archive.keep(case.name, &contest(case.name, case.rounds)?)?;
     }
     let mut results = Vec::new();
     for case in &CASES {
-        if let Some(csv) = archive.read(&format!("{}.csv", case.name))? {
-            let rows = parse(&csv).with_context(|| format!("{}.csv is damaged", case.name))?;
-            results.push((case, rows));
-        }
+        let rows = archive.kept(case.name, parse)?;
+        results.extend(rows.map(|rows| (case, rows)));
     }
     let claims: Vec<_> = results
         .iter()
         .flat_map(|(case, rows)| claims(case, rows))
         .collect();
     archive.write("README.md", &summary(&archive, &results, &claims)?)?;
-    println!("{}", archive.folder);
-    ensure!(
-        claims.iter().all(|(holds, _)| *holds),
-        "a claim does not hold; {}/README.md says which",
-        archive.folder
-    );
-    Ok(())
+    archive.judge(&claims)
 }
 
 /// A line of the contest.
@@ -135,10 +118,7 @@ impl Row {
 
     /// The median over the rounds of this contender's time as a multiple of `eager`'s.
     fn ratio(&self, eager: &Row) -> f64 {
-        let pairs = self.seconds.iter().zip(&eager.seconds);
-        let mut ratios: Vec<f64> = pairs.map(|(ours, plain)| ours / plain).collect();
-        ratios.sort_by(f64::total_cmp);
-        ratios[ratios.len() / 2]
+        archive::ratio(&self.seconds, &eager.seconds)
     }
 }
 
@@ -183,7 +163,7 @@ fn parse(csv: &str) -> Result<Vec<Row>> {
 }
 
 /// What is claimed of one case, and whether it holds.
-fn claims(case: &Case, rows: &[Row]) -> Vec<(bool, String)> {
+fn claims(case: &Case, rows: &[Row]) -> Vec<Claim> {
     let eager = &rows[0];
     let ours: Vec<&Row> = rows.iter().filter(|row| row.is_ours()).collect();
     let exact = |row: &&&Row| Some(row.peak) == row.predicted_peak && row.budget >= Some(row.peak);
@@ -237,20 +217,12 @@ fn claims(case: &Case, rows: &[Row]) -> Vec<(bool, String)> {
     claims
 }
 
-fn mebibytes(bytes: u64) -> f64 {
-    bytes as f64 / f64::from(1 << 20)
-}
-
 const HEADER: &str = "\
 | contender | peak, MiB | time × eager | largest gradient error | first call, s | planning, s |
 |---|---|---|---|---|---|
 ";
 
-fn summary(
-    archive: &Archive,
-    results: &[(&Case, Vec<Row>)],
-    claims: &[(bool, String)],
-) -> Result<String> {
+fn summary(archive: &Archive, results: &[(&Case, Vec<Row>)], claims: &[Claim]) -> Result<String> {
     let mut text = format!(
         "# Remat in PyTorch against PyTorch's own ways to save memory\n\n\
          `cargo xtask bench torch` {}. Versions: `python/requirements.txt`. A step is forward and backward, in training mode; its peak is the \
@@ -261,9 +233,7 @@ fn summary(
          Planning includes the timing of every operation.\n\n",
         archive.made_on
     );
-    for (holds, claim) in claims {
-        writeln!(text, "- {}: {claim}", verdict(*holds))?;
-    }
+    text += &list(claims);
     for (case, rows) in results {
         write!(text, "\n## {}\n\n{HEADER}", case.sizes)?;
         for row in rows {

@@ -4,6 +4,7 @@
 
 mod archive;
 mod bench;
+mod bench_analysis;
 mod bench_compare;
 mod bench_plan;
 mod bench_profile;
@@ -40,7 +41,7 @@ const TASKS: [Task; 3] = [
     },
     Task {
         name: "bench",
-        summary: "measure and archive: plan, engine, profile, compare or torch [CASE…]",
+        summary: "measure and archive: plan, engine, profile, compare, torch or analysis [CASE…]",
         run: bench::run,
     },
     Task {

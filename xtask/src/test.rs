@@ -3,6 +3,7 @@
 //! The stages run in the order of their speed and stop at the first failure. Named stages
 //! (`cargo xtask test fmt clippy`) run alone, in the same order.
 
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -18,7 +19,7 @@ struct Stage {
     remedy: &'static str,
 }
 
-const STAGES: [Stage; 10] = [
+const STAGES: [Stage; 11] = [
     Stage {
         name: "documents",
         run: documents::check,
@@ -53,6 +54,11 @@ const STAGES: [Stage; 10] = [
         name: "doctest",
         run: doctest,
         remedy: "run `cargo test --doc -p CRATE`",
+    },
+    Stage {
+        name: "examples",
+        run: examples,
+        remedy: "run it alone: `cargo run -p remat --example NAME`",
     },
     Stage {
         name: "commands",
@@ -139,4 +145,15 @@ fn unit(repo: &Repo) -> Result<()> {
 
 fn doctest(repo: &Repo) -> Result<()> {
     show(&mut repo.cargo("test --quiet --workspace --doc --locked"))
+}
+
+/// The library's examples, one for each stage.
+const EXAMPLES: [&str; 4] = ["profile", "plan", "rewrite", "train"];
+
+fn examples(repo: &Repo) -> Result<()> {
+    for name in EXAMPLES {
+        let mut example = repo.cargo("run --quiet --package remat --locked --example");
+        show(example.arg(name).stdout(Stdio::null()))?;
+    }
+    Ok(())
 }
