@@ -4,10 +4,10 @@
 //! recomputation in it, which runs in an arena of at most that many bytes and gives the same bits.
 //!
 //! ```
+//! use remat::graph::Bytes;
+//! use remat::models::{ModelOptions, build};
+//! use remat::program::Optimizer;
 //! use remat::{FitOptions, Trainer, fit, plain_peak};
-//! use remat_graph::Bytes;
-//! use remat_models::{ModelOptions, build};
-//! use remat_program::Optimizer;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let options = ModelOptions {
@@ -26,12 +26,25 @@
 //! # }
 //! ```
 //!
-//! [`fit`] is the list of the stages: [`profile`] the step, then plan, rewrite, verify and place it
+//! [`fit`] is the list of the stages: [`profile()`] the step, then plan, rewrite, verify and place it
 //! ([`fit_profiled`]). [`Trainer`] runs the result and keeps checkpoints, and [`check_numbers`]
 //! compares it with the plain step, bit by bit. [`max_batch`] asks the other way round: not what a step
 //! costs in a budget, but how large its batch can be.
 //!
 //! There is no fallback: the schedule that runs is the one that was verified, or there is an error.
+//!
+//! Each stage is a crate of its own, named here by its stage: [`graph`], [`program`], [`models`], [`engine`],
+//! [`mod@profile`], [`plan`], [`rewrite`], [`verify`]. The crate's examples show them one by one: `profile`, `plan`, `rewrite`
+//! and `train`.
+
+pub use remat_engine as engine;
+pub use remat_graph as graph;
+pub use remat_models as models;
+pub use remat_plan as plan;
+pub use remat_profile as profile;
+pub use remat_program as program;
+pub use remat_rewrite as rewrite;
+pub use remat_verify as verify;
 
 mod checkpoint;
 mod error;
@@ -48,4 +61,4 @@ pub use max_batch::{
 };
 pub use numbers::{Checked, Difference, check_numbers, check_numbers_from};
 pub use times::{Preparing, estimate, plain_engine, profile, profile_plain};
-pub use trainer::{StepReport, Trainer};
+pub use trainer::{StepReport, Trainer, write_batch};

@@ -145,13 +145,11 @@ impl<'m> Trainer<'m> {
     }
 }
 
-/// Writes the generated batch of a step.
-pub(crate) fn write_batch(
-    engine: &mut Engine,
-    model: &Model,
-    seed: u64,
-    step: u64,
-) -> Result<(), Error> {
+/// Writes the generated batch of a step, counted from 1: what [`Trainer`] does before each.
+///
+/// # Errors
+/// None for an engine of this model.
+pub fn write_batch(engine: &mut Engine, model: &Model, seed: u64, step: u64) -> Result<(), Error> {
     for (id, values) in data::batch(model, seed, step) {
         write(engine, id, &values)?;
     }
