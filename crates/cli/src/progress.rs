@@ -8,6 +8,7 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use remat::Preparing;
+use remat_graph::Bytes;
 use remat_plan::{Progress, Watch};
 
 /// Work that takes less shows nothing.
@@ -110,10 +111,18 @@ impl Preparation {
     }
 
     pub(crate) fn show(&mut self, preparing: Preparing) {
-        let (what, done, total) = match preparing {
-            Preparing::Memory { ready, arena } => ("reserving memory", ready.get(), arena.get()),
-            Preparing::Profile(p) => ("profiling", p.done as u64, p.total as u64),
-        };
+        match preparing {
+            Preparing::Memory { ready, arena } => self.memory(ready, arena),
+            Preparing::Profile(p) => self.draw("profiling", p.done as u64, p.total as u64),
+        }
+    }
+
+    /// Shows that so many bytes of an arena are ready.
+    pub(crate) fn memory(&mut self, ready: Bytes, arena: Bytes) {
+        self.draw("reserving memory", ready.get(), arena.get());
+    }
+
+    fn draw(&mut self, what: &'static str, done: u64, total: u64) {
         if self.0.as_ref().is_none_or(|(shown, _)| *shown != what) {
             self.0 = Some((what, Bar::new(what)));
         }

@@ -1,7 +1,7 @@
 //! A trace of one step in the format that Chrome and Perfetto open.
 //!
 //! In: the engine's calls before and after each node. Out: JSON trace events: the step, in it one slice
-//! for each run of a node, in the category of its phase or `recompute`, and a counter of the bytes in
+//! for each run of a node, in the category of its phase, `recompute` or `swap`, and a counter of the bytes in
 //! use. Times are microseconds since the step began.
 
 use std::time::Instant;
@@ -88,7 +88,9 @@ impl Observer for Trace {
 /// The colours are names that Chrome's viewer knows; others choose by name.
 fn event(graph: &Graph, slice: &Slice) -> Value {
     let node = graph.node(slice.node);
+    let swap = ["offload", "fetch"].contains(&node.op.as_str());
     let (category, colour) = match (slice.again, node.phase) {
+        _ if swap => ("swap", "yellow"),
         (true, _) => ("recompute", "terrible"),
         (false, Phase::Input) => ("input", "grey"),
         (false, Phase::Forward) => ("forward", "good"),

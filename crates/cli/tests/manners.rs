@@ -13,7 +13,7 @@ use serde_json::Value;
 /// The smallest step with something to recompute.
 const SMALL: &str = "transformer-tiny --batch-size 8 --optimizer sgd --effort 0";
 
-const VERBS: [&str; 9] = [
+const VERBS: [&str; 11] = [
     "profile",
     "plan",
     "frontier",
@@ -22,7 +22,9 @@ const VERBS: [&str; 9] = [
     "run",
     "compare",
     "max-batch",
+    "report",
     "models",
+    "demo",
 ];
 
 #[test]
@@ -39,7 +41,8 @@ fn every_verb_that_gives_a_result_gives_it_as_json_and_nothing_else() {
         format!("run {SMALL} --budget 80% --steps 1"),
         "compare transformer-tiny --optimizer sgd --effort 0 --batch-sizes 8 --budget 80% --steps 1".into(),
         "max-batch transformer-tiny --optimizer sgd --effort 0 --budget 24MiB".into(),
-        "models".to_string(),
+        "report .".into(),
+        "models".into(),
     ] {
         let ran = folder.remat(&format!("{line} --json --quiet"));
         assert_eq!(ran.err, "", "{line}");

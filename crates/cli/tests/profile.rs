@@ -101,3 +101,33 @@ fn what_cannot_be_is_refused_before_anything_is_written() {
     tiny.fails(3, &["alone needs", "limit of 1.00 MiB"]);
     assert!(folder.files().is_empty(), "{:?}", folder.files());
 }
+
+/// How many slices of a trace are in a category.
+fn slices(trace: &str, category: &str) -> usize {
+    let trace: serde_json::Value = serde_json::from_str(trace).expect("JSON");
+    let events = trace["traceEvents"].as_array().expect("a list").iter();
+    events.filter(|event| event["cat"] == category).count()
+}
+
+#[test]
+fn a_trace_shows_one_more_step() {
+    let folder = Folder::new("profile-trace");
+    let line = "profile mlp --batch-size 2 --out . --no-pictures --trace t.json --json";
+    let summary = folder.remat(&format!("{line} {QUICK}")).works();
+    let summary: serde_json::Value = serde_json::from_str(&summary).expect("JSON");
+    let trace = folder.read("t.json");
+    let run = ["forward", "backward", "optimizer"].map(|category| slices(&trace, category));
+    assert!(run.iter().all(|count| *count > 0), "{run:?}");
+    // Sources are nodes too, and never run.
+    assert!(run.iter().sum::<usize>() as u64 <= summary[0]["nodes"].as_u64().expect("a number"));
+    let model = "resnet18 --image-size 32 --batch-size 16 --optimizer sgd --memory-limit 96%";
+    let line = format!("profile {model} --out . --no-pictures --trace swaps.json {QUICK}");
+    folder.remat(&line).works();
+    assert!(slices(&folder.read("swaps.json"), "swap") > 0);
+    folder
+        .remat("profile mlp --batch-sizes 1,2 --trace t.json")
+        .fails(2, &["--trace", "--batch-sizes"]);
+    folder
+        .remat("profile mlp --trace gone/t.json")
+        .fails(2, &["gone"]);
+}

@@ -110,3 +110,75 @@ fn folders_and_files_of_no_use_are_errors() {
     std::fs::write(folder.0.join("g.json"), "{\"format\": \"remat.graph/1\"}").expect("writable");
     folder.remat("report .").fails(5, &["g.json"]);
 }
+
+#[test]
+fn verbs_add_to_a_report() {
+    let folder = Folder::new("added");
+    let step = "transformer-tiny --optimizer sgd";
+    let graph = format!("out/{STEM}.graph.json");
+    for line in [
+        format!(
+            "profile {step} --batch-size 4 --warmup 0 --measured 1 --no-pictures --out out --report=r"
+        ),
+        format!("plan {graph} --budget 70% --effort 0 --report=r"),
+        format!("frontier {graph} --points 3 --effort 0 --report=r"),
+        format!("compare {step} --batch-sizes 4 --budget 70% --steps 1 --effort 0 --report=r"),
+    ] {
+        let ran = folder.remat(&line);
+        let (code, said) = (ran.code, ran.err);
+        assert_eq!(code, 0, "{line}: {said}");
+        assert!(said.contains("wrote r/index.html"), "{line}: {said}");
+    }
+    let page = data(&folder.read("r/index.html"));
+    assert!(missing(&page).is_empty(), "{}", page["missing"]);
+    assert_eq!(page["comparisons"].as_array().map(Vec::len), Some(1));
+    // Without a folder's name it is the usual one, and a run adds its plan.
+    let run = format!("run {step} --batch-size 4 --budget 70% --effort 0 --steps 1");
+    folder.remat(&format!("{run} --report")).works();
+    let page = data(&folder.read("remat-report/index.html"));
+    let schedules = page["steps"][0]["schedules"].as_array().map(Vec::len);
+    assert_eq!(schedules, Some(2));
+    folder
+        .remat(&format!("{run} --report=out/{STEM}.graph.json"))
+        .fails(5, &["cannot make the folder"]);
+}
+
+#[test]
+fn a_report_is_told_as_json() {
+    let folder = profiled("told");
+    let told: Value = serde_json::from_str(&folder.remat("report . --json").works()).expect("JSON");
+    assert_eq!(told["report"], "./index.html");
+    assert_eq!(told["steps"].as_array().map(Vec::len), Some(1));
+    assert_eq!(missing(&told), missing(&data(&folder.read("index.html"))));
+}
+
+#[test]
+fn a_small_demonstration_ends_in_a_report_that_lacks_nothing() {
+    let folder = Folder::new("demo");
+    let said = folder.remat("demo --small --quiet").works();
+    for word in [
+        "plan",
+        "verify",
+        "frontier",
+        "check",
+        "planned peak",
+        "index.html",
+    ] {
+        assert!(said.contains(word), "{word} is not in {said}");
+    }
+    assert!(
+        said.lines()
+            .all(|line| line.chars().count() <= 80 || line.contains("index.html")),
+        "{said}"
+    );
+    let page = data(&folder.read("remat-report/index.html"));
+    assert!(missing(&page).is_empty(), "{}", page["missing"]);
+    let told = folder.remat("demo --small --json --quiet").works();
+    let told: Value = serde_json::from_str(&told).expect("JSON and nothing else");
+    let rows = told["compared"].as_array().expect("a list");
+    assert_eq!(rows.len(), 2);
+    for row in rows {
+        assert_eq!(row["measured_peak_bytes"], row["predicted_peak_bytes"]);
+        assert!(row["measured_peak_bytes"].as_u64() <= row["budget_bytes"].as_u64());
+    }
+}

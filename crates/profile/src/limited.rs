@@ -31,11 +31,17 @@ pub struct Limited {
 }
 
 impl Limited {
-    /// Sets up `program` to run in an arena of at most `limit`.
+    /// Sets up `program` to run in an arena of at most `limit`. `ready` is told now and then how many bytes of how
+    /// large an arena are ready.
     ///
     /// # Errors
     /// If a node alone does not fit, or the step does not fit for all swapping.
-    pub fn new(program: &Program, threads: usize, limit: Bytes) -> Result<Limited, ProfileError> {
+    pub fn new(
+        program: &Program,
+        threads: usize,
+        limit: Bytes,
+        ready: &mut dyn FnMut(Bytes, Bytes),
+    ) -> Result<Limited, ProfileError> {
         let graph = lower(program, threads);
         let mut room = limit;
         let mut smallest = Bytes(u64::MAX);
@@ -52,8 +58,7 @@ impl Limited {
                 .predicted()
                 .arena;
             if arena <= limit {
-                let engine =
-                    Engine::with_schedule(&swapped.program, &steps, threads, 0, &mut |_, _| {})?;
+                let engine = Engine::with_schedule(&swapped.program, &steps, threads, 0, ready)?;
                 return Ok(Limited {
                     engine,
                     swapped,

@@ -145,9 +145,13 @@ fn the_files_of_a_real_step_read_back_equal_and_name_its_nodes() {
     assert!(read.nodes.iter().map(|n| &n.name).eq(names));
 }
 
+fn limited(model: &Model, limit: Bytes) -> Result<Limited, ProfileError> {
+    Limited::new(&model.program, THREADS, limit, &mut |_, _| {})
+}
+
 /// What the heaviest node of a model needs, by the error of a limit that is certainly too small.
 fn heaviest_node(model: &Model) -> (String, Bytes) {
-    match Limited::new(&model.program, THREADS, Bytes(1)) {
+    match limited(model, Bytes(1)) {
         Err(ProfileError::NodeDoesNotFit { node, needed, .. }) => (node, needed),
         Err(error) => panic!("{error}"),
         Ok(_) => panic!("a step in one byte"),
@@ -173,7 +177,7 @@ fn check_limited(name: &str, spill: Box<dyn remat_engine::Spill + Send>) {
     write_batch(&mut plain, &model);
     plain.run(context).expect("the batch is good");
 
-    let mut limited = Limited::new(&model.program, THREADS, limit).expect("it fits with swaps");
+    let mut limited = limited(&model, limit).expect("it fits with swaps");
     write_batch(&mut limited.engine, &model);
     limited.engine.set_spill(spill);
     let peak = limited.engine.run(context).expect("the batch is good");
@@ -258,7 +262,7 @@ fn a_node_that_alone_does_not_fit_is_named() {
         .filter(|s| !s.role.is_persistent())
         .map(|s| s.bytes);
     assert_eq!(needed, persistent + passing.sum() + node.workspace);
-    let error = Limited::new(&model.program, THREADS, Bytes(needed.get() - 1)).err();
+    let error = limited(&model, Bytes(needed.get() - 1)).err();
     let message = error.expect("one byte too little").to_string();
     assert!(message.contains(&name), "{message}");
 }

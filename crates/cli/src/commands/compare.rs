@@ -102,7 +102,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     if arguments.json {
         let rows = table::json(&arguments.step.model, strategy, &rows);
-        println!("{rows:#}");
+        println!("{:#}", serde_json::Value::from(rows));
     }
     Ok(())
 }

@@ -8,24 +8,30 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use remat::{FitOptions, check_numbers, plain_peak};
-use remat_engine::Engine;
 use remat_graph::{Bytes, Graph, write_atomically};
 use remat_models::{Model, ModelOptions, build};
 use remat_plan::{Effort, Options, Strategy};
-use remat_profile::{HostSpill, MeasureOptions, measure, write_profile};
+use remat_profile::{HostSpill, MeasureOptions, write_profile};
 use remat_program::Optimizer;
+use serde_json::{Value, json};
 
 use super::compare::{Planned, Row, table};
 use super::models::millions;
-use super::profile::write_batch;
+use super::profile::measured;
 use super::run::check_text;
 use super::stages::{self, Lines, Times};
 use super::{frontier, pair, report};
 use crate::exit::Promised;
-use crate::progress::{Bar, Meter};
+use crate::progress::Meter;
 
 /// Train ResNet-152 and BERT-base in little memory: profile, plan, rewrite, verify, compare, report
 #[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  remat demo
+  remat demo --small --out small-report
+
+It takes about three minutes on two cores, and 2 GiB of memory.")]
 pub(crate) struct Arguments {
     /// Threads that run a kernel [default: all cores]
     #[arg(long, value_name = "N", value_parser = super::step::parse_count)]
@@ -33,6 +39,12 @@ pub(crate) struct Arguments {
     /// Where the files and the report go; made if it is not there
     #[arg(long, value_name = "DIR", default_value = "remat-report")]
     out: PathBuf,
+    /// Show it on a tiny model, in seconds
+    #[arg(long)]
+    small: bool,
+    /// Print the comparison as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 /// What is shown.
@@ -61,6 +73,14 @@ const EXAMPLES: [Example; 2] = [
     },
 ];
 
+/// Something that ends at once.
+const SMALL_EXAMPLES: [Example; 1] = [Example {
+    title: "A transformer of two layers, texts of 128 tokens",
+    model: "transformer-tiny",
+    batches: [8, 16],
+    budget_percent: 70,
+}];
+
 /// Steps whose times count in a profile, after one of warm-up.
 const PROFILED_STEPS: usize = 1;
 /// Measured steps of the comparison, after one of warm-up.
@@ -79,10 +99,13 @@ const OPTIMIZER: Optimizer = Optimizer::Sgd {
     weight_decay: 0.0,
 };
 
-const INDENTED: Lines = Lines {
-    shown: true,
-    indent: "  ",
-};
+/// How a demonstration goes.
+struct Demo<'a> {
+    options: FitOptions,
+    out: &'a Path,
+    /// What is told on the way; nothing if JSON is wanted.
+    lines: Lines,
+}
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let started = Instant::now();
@@ -96,134 +119,168 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         measured: PROFILED_STEPS,
         ..options.measure
     };
-    println!("Remat trains a model in the memory you have. Two models, two batch sizes each:");
+    let demo = Demo {
+        options,
+        out,
+        lines: Lines {
+            shown: !arguments.json,
+            indent: "  ",
+        },
+    };
+    demo.title("Remat trains a model in the memory you have. Each model at two batch sizes:");
+    let examples = match arguments.small {
+        true => &SMALL_EXAMPLES[..],
+        false => &EXAMPLES[..],
+    };
     let mut compared = Vec::new();
-    for example in &EXAMPLES {
-        let mut rows = Vec::new();
-        for batch in example.batches {
-            println!();
-            rows.push(show(example, batch, &options, out)?);
-        }
-        let name = format!("{}.compare.csv", example.model);
-        let strategy = options.plan.strategy.name();
-        let csv = table::csv(example.model, strategy, &rows);
-        write_atomically(&out.join(name), csv.as_bytes())?;
-        compared.push((example, rows));
+    for example in examples {
+        compared.push((example, demo.example(example)?));
     }
-    for (example, rows) in &compared {
+    let page = out.join("index.html");
+    report::make(out, &page)?;
+    let page = page.canonicalize().unwrap_or(page);
+    let seconds = started.elapsed().as_secs_f64();
+    match arguments.json {
+        true => println!("{:#}", demo.json(&compared, &page, seconds)),
+        false => print_tables(&compared, &page, seconds),
+    }
+    Ok(())
+}
+
+fn print_tables(compared: &[(&Example, Vec<Row>)], page: &Path, seconds: f64) {
+    for (example, rows) in compared {
         println!("\n{}", example.title);
         println!("{}", table::header());
         rows.iter().for_each(|row| println!("{}", table::line(row)));
     }
-    let page = out.join("index.html");
-    report::make(out, &page)?;
     println!(
-        "\nThe same training, bit for bit, in less memory; every measured peak is the predicted one, to the byte."
+        "\nThe same training, bit for bit, in less memory; every measured peak is the\npredicted one, to the byte."
     );
-    println!(
-        "report    {} (in {:.0} s)",
-        page.canonicalize().unwrap_or(page).display(),
-        started.elapsed().as_secs_f64()
-    );
-    Ok(())
+    println!("report    {} (in {seconds:.0} s)", page.display());
 }
 
-/// One model at one batch size: every stage, then both steps side by side.
-fn show(example: &Example, batch: usize, options: &FitOptions, out: &Path) -> anyhow::Result<Row> {
-    let model = build(
-        example.model,
-        &ModelOptions {
-            batch,
-            optimizer: Some(OPTIMIZER),
-            ..ModelOptions::default()
-        },
-    )?;
-    let parameters = millions(model.parameter_count());
-    println!("{}, batch {batch} ({parameters} parameters)", example.title);
-    let plain = plain_peak(&model, options.threads)?;
-    let budget = Bytes(plain.arena.get() * example.budget_percent / 100);
-    let started = Instant::now();
-    let graph = profile(example.model, batch, &model, options, out)?;
-    let times = Times::Measured(Box::new(graph.clone()), started.elapsed());
-    let fitted = stages::fit(&model, plain, budget, times, options, None, &INDENTED)?.fitted;
-    let stem = format!("{}_bs{batch}", example.model);
-    let plan = stages::plan_of(&fitted).to_json();
-    write_atomically(&out.join(format!("{stem}.plan.json")), plan.as_bytes())?;
-    compare_plans(&graph, fitted.planned.plan.budget, &stem, out)?;
-    let pair = pair::measure(&model, &fitted, STEPS, options.seed)?;
-    if let Err(error) = &pair.plain {
-        return Err(anyhow::anyhow!("the plain step cannot run here: {error}"));
+impl Demo<'_> {
+    /// A line before others.
+    fn title(&self, text: &str) {
+        if self.lines.shown {
+            println!("{text}");
+        }
     }
-    if pair.same_losses() != Some(true) {
-        return Err(Promised("the planned step gave other losses".into()).into());
-    }
-    // Once for each model: the losses of both steps are compared at every batch size.
-    let checked = Some(&batch) == example.batches.first();
-    if checked {
-        let found = check_numbers(&model, &fitted, CHECKED_STEPS, options.seed)?;
-        INDENTED.line("check", check_text(&found)?);
-    }
-    Ok(Row {
-        batch,
-        plain,
-        budget,
-        planned: Ok(Planned {
-            fitted,
-            pair,
-            checked,
-        }),
-    })
-}
 
-/// Profiles the plain step, and writes the profile's files.
-fn profile(
-    name: &str,
-    batch: usize,
-    model: &Model,
-    options: &FitOptions,
-    out: &Path,
-) -> anyhow::Result<Graph> {
-    let mut engine = Engine::new(&model.program, options.threads)?;
-    engine.fill_sources(options.seed);
-    write_batch(&mut engine, model, options.seed)?;
-    let mut bar = Bar::new(format!("profiling {name}, batch {batch}"));
-    let mut watch = |at: remat_profile::Progress| bar.show(at.done as u64, at.total as u64, "");
-    let measured = measure(
-        &mut engine,
-        &options.measure,
-        &mut HostSpill::new(),
-        &mut watch,
-    )?;
-    write_profile(out, &measured.profile(name, batch, "cpu"), &measured.graph)?;
-    Ok(measured.graph)
-}
+    /// One model at all its batch sizes, with the table of the comparison written.
+    fn example(&self, example: &Example) -> anyhow::Result<Vec<Row>> {
+        let mut rows = Vec::new();
+        for batch in example.batches {
+            self.title("");
+            rows.push(self.show(example, batch)?);
+        }
+        let csv = table::csv(example.model, self.strategy(), &rows);
+        self.write(&format!("{}.compare.csv", example.model), &csv)?;
+        Ok(rows)
+    }
 
-/// What other budgets would cost, and what μ-TWO would do under this one, for the report.
-fn compare_plans(graph: &Graph, budget: Bytes, stem: &str, out: &Path) -> anyhow::Result<()> {
-    let options = |strategy| Options {
-        strategy,
-        effort: effort(FRONTIER_EFFORT),
-    };
-    let mut meter = Meter::new(None);
-    let search = options(Strategy::Search);
-    let found = remat_plan::frontier(graph, FRONTIER_POINTS, &search, &mut meter)?;
-    let csv = frontier::csv(&found);
-    write_atomically(&out.join(format!("{stem}.frontier.csv")), csv.as_bytes())?;
-    // The greedy choice may not reach this budget; then there is nothing to show beside it.
-    let greedy = remat_plan::plan(graph, budget, &options(Strategy::Mutwo), &mut meter);
-    if let Ok(greedy) = greedy {
-        let plan = greedy.plan.to_json();
-        write_atomically(
-            &out.join(format!("{stem}.mutwo.plan.json")),
-            plan.as_bytes(),
+    fn strategy(&self) -> &'static str {
+        self.options.plan.strategy.name()
+    }
+
+    fn write(&self, name: &str, text: &str) -> anyhow::Result<()> {
+        Ok(write_atomically(&self.out.join(name), text.as_bytes())?)
+    }
+
+    fn json(&self, compared: &[(&Example, Vec<Row>)], page: &Path, seconds: f64) -> Value {
+        let rows = compared
+            .iter()
+            .flat_map(|(example, rows)| table::json(example.model, self.strategy(), rows));
+        json!({
+            "report": page.display().to_string(),
+            "seconds": seconds,
+            "compared": rows.collect::<Vec<_>>(),
+        })
+    }
+
+    /// One model at one batch size: every stage, then both steps side by side.
+    fn show(&self, example: &Example, batch: usize) -> anyhow::Result<Row> {
+        let options = &self.options;
+        let model = build(
+            example.model,
+            &ModelOptions {
+                batch,
+                optimizer: Some(OPTIMIZER),
+                ..ModelOptions::default()
+            },
         )?;
+        let parameters = millions(model.parameter_count());
+        self.title(&format!(
+            "{}, batch {batch} ({parameters} parameters)",
+            example.title
+        ));
+        let plain = plain_peak(&model, options.threads)?;
+        let budget = Bytes(plain.arena.get() * example.budget_percent / 100);
+        let started = Instant::now();
+        let graph = self.profile(example.model, batch, &model)?;
+        let times = Times::Measured(Box::new(graph.clone()), started.elapsed());
+        let staged = stages::fit(&model, plain, budget, times, options, None, &self.lines)?;
+        let fitted = staged.fitted;
+        let stem = format!("{}_bs{batch}", example.model);
+        let plan = stages::plan_of(&fitted).to_json();
+        self.write(&format!("{stem}.plan.json"), &plan)?;
+        self.compare_plans(&graph, fitted.planned.plan.budget, &stem)?;
+        let pair = pair::measure(&model, &fitted, STEPS, options.seed)?;
+        if let Err(error) = &pair.plain {
+            return Err(anyhow::anyhow!("the plain step cannot run here: {error}"));
+        }
+        if pair.same_losses() != Some(true) {
+            return Err(Promised("the planned step gave other losses".into()).into());
+        }
+        // Once for each model: the losses of both steps are compared at every batch size.
+        let checked = Some(&batch) == example.batches.first();
+        if checked {
+            let found = check_numbers(&model, &fitted, CHECKED_STEPS, options.seed)?;
+            self.lines.line("check", check_text(&found)?);
+        }
+        Ok(Row {
+            batch,
+            plain,
+            budget,
+            planned: Ok(Planned {
+                fitted,
+                pair,
+                checked,
+            }),
+        })
     }
-    let points = found.points.len();
-    INDENTED.line(
-        "frontier",
-        format!("{points} plans, from the plain peak down to the smallest (for the report)"),
-    );
-    Ok(())
+
+    /// Profiles the plain step, and writes the profile's files.
+    fn profile(&self, name: &str, batch: usize, model: &Model) -> anyhow::Result<Graph> {
+        let what = format!("profiling {name}, batch {batch}");
+        let spill = Box::new(HostSpill::new());
+        let found = measured::plain(&what, model, &self.options, spill, None)?;
+        write_profile(self.out, &found.profile(name, batch, "cpu"), &found.graph)?;
+        Ok(found.graph)
+    }
+
+    /// What other budgets would cost, and what μ-TWO would do under this one, for the report.
+    fn compare_plans(&self, graph: &Graph, budget: Bytes, stem: &str) -> anyhow::Result<()> {
+        let options = |strategy| Options {
+            strategy,
+            effort: effort(FRONTIER_EFFORT),
+        };
+        let mut meter = Meter::new(None);
+        let search = options(Strategy::Search);
+        let found = remat_plan::frontier(graph, FRONTIER_POINTS, &search, &mut meter)?;
+        self.write(&format!("{stem}.frontier.csv"), &frontier::csv(&found))?;
+        // The greedy choice may not reach this budget; then there is nothing to show beside it.
+        let greedy = remat_plan::plan(graph, budget, &options(Strategy::Mutwo), &mut meter);
+        if let Ok(greedy) = greedy {
+            self.write(&format!("{stem}.mutwo.plan.json"), &greedy.plan.to_json())?;
+        }
+        let points = found.points.len();
+        self.lines.line(
+            "frontier",
+            format!("{points} plans, from the plain peak down to the smallest (for the report)"),
+        );
+        Ok(())
+    }
 }
 
 fn effort(level: u8) -> Effort {

@@ -7,6 +7,7 @@ use remat_plan::{Frontier, Planned, Status};
 use serde_json::{Value, json};
 
 use super::Planning;
+use super::report::{Reported, stem_of};
 use super::step::parse_count;
 use crate::progress::Meter;
 use crate::summary::percent;
@@ -35,10 +36,13 @@ pub(crate) struct Arguments {
     /// Print the points as JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    reported: Reported,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     output::check_folder(arguments.out.as_deref())?;
+    arguments.reported.folder()?;
     let limit = arguments.planning.limit()?;
     let graph = input::graph_or_model(&arguments.graph, arguments.batch_size)?;
     let mut meter = Meter::new(limit);
@@ -50,6 +54,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if let Some(path) = &arguments.out {
         output::write(path, &csv(&frontier))?;
     }
+    let (reported, stem) = (&arguments.reported, stem_of(&graph));
+    reported.add(&format!("{stem}.graph.json"), &graph.to_json())?;
+    reported.add(&format!("{stem}.frontier.csv"), &csv(&frontier))?;
+    reported.finish()?;
     match arguments.json {
         true => println!("{:#}", Value::from_iter(frontier.points.iter().map(point))),
         false => print!("{}", table(&frontier)),

@@ -6,11 +6,11 @@
 
 use std::time::{Duration, Instant};
 
-use remat::{Error, Fitted, Trainer};
+use remat::{Error, FitOptions, Fitted, Trainer};
 use remat_engine::{Engine, EngineError, Peak};
 use remat_models::Model;
 
-use crate::progress::Bar;
+use crate::progress::{Bar, Preparation};
 
 /// What a number of steps gave.
 #[derive(Clone, Debug)]
@@ -77,11 +77,14 @@ pub(crate) fn measure(
     steps: usize,
     seed: u64,
 ) -> Result<Pair, Error> {
-    let mut planned = Run::new(model, fitted.engine(model)?, seed);
-    let mut bar = Bar::new("measuring steps");
-    match Engine::new(&model.program, fitted.threads) {
+    let mut memory = Preparation::new();
+    let engine = fitted.engine_watched(model, &mut |p| memory.show(p))?;
+    drop(memory);
+    let mut planned = Run::new(model, engine, seed);
+    match plain_engine(model, fitted, seed) {
         Ok(engine) => {
             let mut plain = Run::new(model, engine, seed);
+            let mut bar = Bar::new("measuring steps");
             for done in 0..=steps {
                 bar.show(done as u64, steps as u64 + 1, "");
                 plain.step()?;
@@ -94,6 +97,7 @@ pub(crate) fn measure(
             })
         }
         Err(EngineError::OutOfMemory { .. } | EngineError::Reserve { .. }) => {
+            let mut bar = Bar::new("measuring the planned step");
             for done in 0..=steps {
                 bar.show(done as u64, steps as u64 + 1, "");
                 planned.step()?;
@@ -109,6 +113,16 @@ pub(crate) fn measure(
     }
 }
 
+fn plain_engine(model: &Model, fitted: &Fitted, seed: u64) -> Result<Engine, EngineError> {
+    let options = FitOptions {
+        threads: fitted.threads,
+        seed,
+        ..FitOptions::default()
+    };
+    let mut memory = Preparation::new();
+    remat::plain_engine(model, &options, &mut |p| memory.show(p))
+}
+
 /// The plain step with the memory to itself; inside, why it does not fit even then.
 fn plain_alone(
     model: &Model,
@@ -116,12 +130,14 @@ fn plain_alone(
     steps: usize,
     seed: u64,
 ) -> Result<Result<Side, EngineError>, Error> {
-    let engine = match Engine::new(&model.program, fitted.threads) {
+    let engine = match plain_engine(model, fitted, seed) {
         Ok(engine) => engine,
         Err(error) => return Ok(Err(error)),
     };
     let mut plain = Run::new(model, engine, seed);
-    for _ in 0..=steps {
+    let mut bar = Bar::new("measuring the plain step");
+    for done in 0..=steps {
+        bar.show(done as u64, steps as u64 + 1, "");
         plain.step()?;
     }
     Ok(Ok(plain.side()))

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use remat_graph::{Budget, Timeline, parse_budget};
 
-use super::report::Reported;
+use super::report::{Reported, stem_of};
 use super::step::parse_count;
 use super::{Planning, plan_profile};
 use crate::progress::Meter;
@@ -93,9 +93,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if let Some(path) = &arguments.out {
         output::write(path, &planned.plan.to_json())?;
     }
-    let stem = graph.name().replace('/', "_");
-    arguments.reported.add_plan(&stem, &graph, &planned.plan)?;
-    arguments.reported.finish()?;
+    let reported = &arguments.reported;
+    reported.add_plan(&stem_of(&graph), &graph, &planned.plan)?;
+    reported.finish()?;
     match arguments.json {
         true => println!("{:#}", summary::json(&graph, &planned, took)),
         false => print!(

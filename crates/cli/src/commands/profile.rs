@@ -1,24 +1,21 @@
 //! `remat profile`: where the time and the bytes of a training step go.
 
+pub(super) mod measured;
 pub(super) mod pictures;
 mod summary;
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use remat_engine::{Engine, Spill, lower};
-use remat_graph::{Budget, Bytes, Graph, Timeline, parse_budget, write_atomically};
-use remat_models::data::batch;
-use remat_models::{Model, Values};
-use remat_profile::{
-    Analysis, Breakdown, FileSpill, HostSpill, Limited, MeasureOptions, Origin, Profile, Progress,
-    breakdowns, measure, write_profile,
-};
+use remat_graph::{Budget, Bytes, parse_budget, write_atomically};
+use remat_models::Model;
+use remat_profile::write_profile;
 
+pub(crate) use self::measured::Profiled;
 use self::pictures::Picture;
 use super::report::Reported;
 use super::step::{Step, parse_count};
-use crate::progress::Bar;
+use crate::output;
 
 /// Measure where the time and the bytes of a training step go
 #[derive(clap::Args)]
@@ -26,7 +23,8 @@ use crate::progress::Bar;
 Examples:
   remat profile resnet152 --batch-size 4
   remat profile bert-base --batch-sizes 4,8,16,32 --out bert
-  remat profile resnet152 --batch-size 32 --memory-limit 2GiB --spill-dir /mnt/scratch")]
+  remat profile resnet152 --batch-size 32 --memory-limit 2GiB --spill-dir /mnt/scratch
+  remat profile resnet50 --batch-size 4 --trace step.json")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     step: Step,
@@ -57,6 +55,9 @@ pub(crate) struct Arguments {
     /// Where the files go; made if it is not there
     #[arg(long, value_name = "DIR", default_value = "remat-profile")]
     out: PathBuf,
+    /// Write a trace of one more step here; Chrome and ui.perfetto.dev show it
+    #[arg(long, value_name = "FILE.json", conflicts_with = "batch_sizes")]
+    trace: Option<PathBuf>,
     /// Draw no pictures
     #[arg(long)]
     no_pictures: bool,
@@ -67,36 +68,8 @@ pub(crate) struct Arguments {
     reported: Reported,
 }
 
-/// One profile with everything that is told about it.
-pub(crate) struct Profiled {
-    profile: Profile,
-    /// With the measured times.
-    graph: Graph,
-    analysis: Analysis,
-    /// Indexed by rank.
-    breakdowns: Vec<Breakdown>,
-    /// How it ran under the memory limit, if it did not fit.
-    swapped: Option<SwapRun>,
-}
-
-impl Profiled {
-    /// What is live at the peak of the plain step.
-    fn peak(&self) -> &Breakdown {
-        let by_total = self.breakdowns.iter().max_by_key(|b| b.total());
-        by_total.expect("a step has nodes")
-    }
-}
-
-/// A run under the memory limit.
-pub(crate) struct SwapRun {
-    limit: Bytes,
-    /// The arena that it ran in.
-    peak: Bytes,
-    offloads: usize,
-    fetches: usize,
-}
-
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    output::check_folder(arguments.trace.as_deref())?;
     let sizes = match arguments.batch_sizes.is_empty() {
         true => vec![arguments.batch_size],
         false => arguments.batch_sizes.clone(),
@@ -132,7 +105,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 
 /// Profiles, writes the files and prints the summary of one batch size.
 fn profile_one(arguments: &Arguments, size: usize, model: &Model) -> anyhow::Result<Profiled> {
-    let profiled = measure_one(arguments, size, model)?;
+    let profiled = measured::profile(arguments, size, model)?;
     let paths = write_profile(&arguments.out, &profiled.profile, &profiled.graph)?;
     if !arguments.no_pictures {
         let limit = limit_line(arguments, &profiled);
@@ -146,84 +119,6 @@ fn profile_one(arguments: &Arguments, size: usize, model: &Model) -> anyhow::Res
         println!();
     }
     Ok(profiled)
-}
-
-fn measure_one(arguments: &Arguments, size: usize, model: &Model) -> anyhow::Result<Profiled> {
-    let threads = match arguments.step.training.threads {
-        Some(threads) => threads,
-        None => std::thread::available_parallelism().map_or(1, usize::from),
-    };
-    let options = MeasureOptions {
-        warmup: arguments.warmup,
-        measured: arguments.measured,
-        seed: arguments.step.training.seed,
-    };
-    let graph = lower(&model.program, threads);
-    let plain_peak = Timeline::natural(&graph).peak;
-    let limit = arguments
-        .memory_limit
-        .map(|limit| limit.resolve(plain_peak));
-    let mut bar = Bar::new(format!("profiling {}, batch {size}", arguments.step.model));
-    let mut watch = |p: Progress| bar.show(p.done as u64, p.total as u64, "");
-    let mut swapped = None;
-    let measurement = match limit {
-        Some(limit) if limit < plain_peak => {
-            let mut limited = Limited::new(&model.program, threads, limit)?;
-            write_batch(&mut limited.engine, model, options.seed)?;
-            limited
-                .engine
-                .set_spill(spill(arguments.spill_dir.as_deref())?);
-            swapped = Some(swap_run(&limited, limit));
-            limited.measure(&options, &mut watch)
-        }
-        _ => {
-            let mut engine = Engine::new(&model.program, threads)?;
-            write_batch(&mut engine, model, options.seed)?;
-            let mut spill = spill(arguments.spill_dir.as_deref())?;
-            measure(&mut engine, &options, spill.as_mut(), &mut watch)
-        }
-    };
-    bar.clear();
-    let measurement = measurement?;
-    let analysis = Analysis::new(&measurement.graph);
-    Ok(Profiled {
-        profile: measurement.profile(&arguments.step.model, size, "cpu"),
-        breakdowns: breakdowns(&measurement.graph, &analysis),
-        graph: measurement.graph,
-        analysis,
-        swapped,
-    })
-}
-
-fn swap_run(limited: &Limited, limit: Bytes) -> SwapRun {
-    let count = |is: fn(&Origin) -> bool| limited.swapped.origins.iter().filter(|o| is(o)).count();
-    SwapRun {
-        limit,
-        peak: limited.engine.predicted().arena,
-        offloads: count(|o| matches!(o, Origin::Offload(_))),
-        fetches: count(|o| matches!(o, Origin::Fetch(_))),
-    }
-}
-
-fn spill(folder: Option<&Path>) -> anyhow::Result<Box<dyn Spill + Send>> {
-    match folder {
-        None => Ok(Box::new(HostSpill::new())),
-        Some(folder) => {
-            let spill = FileSpill::new(folder);
-            let spill = spill.with_context(|| format!("cannot spill to {}", folder.display()))?;
-            Ok(Box::new(spill))
-        }
-    }
-}
-
-pub(super) fn write_batch(engine: &mut Engine, model: &Model, seed: u64) -> anyhow::Result<()> {
-    for (tensor, values) in batch(model, seed, 1) {
-        match values {
-            Values::F32(values) => engine.write_f32(tensor, &values)?,
-            Values::I64(values) => engine.write_i64(tensor, &values)?,
-        }
-    }
-    Ok(())
 }
 
 /// The memory limit as drawn; a share is one of the given profile's peak.

@@ -13,8 +13,9 @@ use std::path::{Path, PathBuf};
 
 use remat_graph::write_atomically;
 use remat_report::page::Page;
+use serde_json::{Value, json};
 
-pub(crate) use self::flag::Reported;
+pub(crate) use self::flag::{Reported, stem_of};
 use self::folder::Folder;
 use crate::exit::UsageError;
 
@@ -24,7 +25,7 @@ use crate::exit::UsageError;
 Files are known by what is in them: graphs (remat.graph/1), plans (remat.plan/1), the tables of `remat profile`,
 of `remat frontier --out` and of `remat compare --csv`. What is missing is said on the page, with the command that makes it.
 
-Example:
+Examples:
   remat profile resnet152 --batch-size 4 --out r
   remat plan r/resnet152_bs4.graph.json --budget 50% --out r/resnet152_bs4.plan.json
   remat frontier r/resnet152_bs4.graph.json --out r/resnet152_bs4.frontier.csv
@@ -35,6 +36,9 @@ pub(crate) struct Arguments {
     /// Write the page here [default: index.html in the folder]
     #[arg(long, value_name = "FILE.html")]
     out: Option<PathBuf>,
+    /// Print what is on the page and what is missing as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
@@ -44,16 +48,36 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         None => arguments.folder.join("index.html"),
     };
     let page = make(&arguments.folder, &out)?;
+    if arguments.json {
+        println!("{:#}", json(&page, &out));
+        return Ok(());
+    }
     let mut told: Vec<&str> = Vec::new();
     for missing in &page.missing {
         // One file may serve several sections.
         if !told.contains(&missing.command.as_str()) {
-            println!("no {}; to make it: {}", missing.what, missing.command);
+            println!("no {}; to make it:\n  {}", missing.what, missing.command);
             told.push(&missing.command);
         }
     }
     println!("wrote {}", out.display());
     Ok(())
+}
+
+fn json(page: &Page, out: &Path) -> Value {
+    let missing = page.missing.iter().map(|missing| {
+        json!({
+            "section": missing.section,
+            "what": missing.what,
+            "command": missing.command,
+        })
+    });
+    json!({
+        "report": out.display().to_string(),
+        "steps": page.steps.iter().map(|step| &step.name).collect::<Vec<_>>(),
+        "comparisons": page.comparisons.len(),
+        "missing": missing.collect::<Vec<_>>(),
+    })
 }
 
 /// Writes the page of what is in `folder` to `out`.

@@ -218,9 +218,9 @@ pub(crate) fn check_text(checked: &Checked) -> Result<String, Promised> {
     } = checked;
     match checked.differences.first() {
         None => Ok(format!(
-            "{tensors} tensors ({} numbers: losses, gradients, parameters, buffers) after {steps} steps: every bit \
-             is the plain step's",
-            millions(*numbers)
+            "{tensors} tensors, {} numbers, {steps} step{}: every bit is the plain step's",
+            millions(*numbers),
+            if *steps == 1 { "" } else { "s" }
         )),
         Some(difference) => Err(Promised(format!(
             "{} of {tensors} tensors differ from the plain step's after {steps} steps; the first is {}, whose \

@@ -162,14 +162,7 @@ pub(crate) fn read_times(
         .with_context(|| format!("the profile in {} is of no use", folder.display()))?;
     let graph = lower(&model.program, threads);
     let times: Vec<Micros> = profiled.nodes().iter().map(|n| n.time).collect();
-    let same = graph.nodes().len() == times.len()
-        && graph
-            .nodes()
-            .iter()
-            .zip(profiled.nodes())
-            .all(|(ours, its)| ours.name == its.name && ours.op == its.op)
-        && graph.storages() == profiled.storages();
-    match same {
+    match is_same_step(&graph, &profiled) {
         true => Ok(graph.with_times(&times)?),
         false => Err(UsageError(format!(
             "the profile in {} is of another step; profile this one with the same model, sizes and optimizer",
@@ -177,4 +170,13 @@ pub(crate) fn read_times(
         ))
         .into()),
     }
+}
+
+/// Whether two graphs differ in their times at most.
+pub(crate) fn is_same_step(one: &Graph, other: &Graph) -> bool {
+    let (ours, its) = (one.nodes(), other.nodes());
+    let mut pairs = ours.iter().zip(its);
+    ours.len() == its.len()
+        && pairs.all(|(a, b)| a.name == b.name && a.op == b.op)
+        && one.storages() == other.storages()
 }

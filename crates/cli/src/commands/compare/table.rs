@@ -9,10 +9,27 @@ use remat_report::Compared;
 use super::{Planned, Row};
 use crate::summary::percent;
 
+/// Cells under each other, no wider than a terminal of 80 columns.
+fn columns(cells: [&str; 8]) -> String {
+    let [
+        batch,
+        plain_peak,
+        planned_peak,
+        reduction,
+        plain,
+        planned,
+        overhead,
+        predicted,
+    ] = cells;
+    format!(
+        "{batch:>5} {plain_peak:>11} {planned_peak:>12} {reduction:>9} {plain:>9} {planned:>9} {overhead:>8} \
+         {predicted:>9}"
+    )
+}
+
 /// What stands above the lines.
 pub(crate) fn header() -> String {
-    format!(
-        "{:>5} {:>12} {:>12} {:>9} {:>10} {:>10} {:>9} {:>10} {:>10}  {}",
+    columns([
         "batch",
         "plain peak",
         "planned peak",
@@ -21,9 +38,7 @@ pub(crate) fn header() -> String {
         "planned",
         "overhead",
         "predicted",
-        "recomputed",
-        ""
-    )
+    ])
 }
 
 impl Row {
@@ -58,14 +73,12 @@ impl Row {
             planned_peak: self.planned().map(|_| self.planned_bytes()),
             plain_seconds: self.plain_seconds(),
             planned_seconds: self.planned_seconds(),
+            overhead: self.overhead(),
         }
     }
 
-    fn overhead_note(&self) -> String {
-        let overhead = self.planned().and_then(|p| p.pair.overhead());
-        overhead.map_or(String::new(), |overhead| {
-            format!("{:+.1} %", 100.0 * overhead)
-        })
+    fn overhead(&self) -> Option<f64> {
+        self.planned()?.pair.overhead()
     }
 
     /// What a reader must know beside the numbers.
@@ -92,28 +105,26 @@ impl Row {
     }
 }
 
-/// One row for a person.
+/// One row for a person; a remark stands on a line of its own.
 pub(crate) fn line(row: &Row) -> String {
-    let seconds = |value: Option<f64>| value.map_or("-".into(), |s| format!("{s:.3} s"));
-    let dash = || "-".to_owned();
-    format!(
-        "{:>5} {:>12} {:>12} {:>9} {:>10} {:>10} {:>9} {:>10} {:>10}  {}",
-        row.batch,
-        row.plain.arena.to_string(),
-        row.planned()
-            .map_or_else(dash, |p| p.pair.planned.measured.arena.to_string()),
-        row.reduction().map_or_else(dash, percent),
-        seconds(row.plain_seconds()),
-        seconds(row.planned_seconds()),
-        row.overhead_note(),
-        row.planned().map_or_else(dash, |p| format!(
-            "{:+.1} %",
-            100.0 * p.fitted.planned.overhead()
-        )),
-        row.planned()
-            .map_or_else(dash, |p| p.fitted.audit.recomputed.to_string()),
-        row.remark()
-    )
+    let cell = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let seconds = |value: Option<f64>| cell(value.map(|s| format!("{s:.3} s")));
+    let signed = |share: Option<f64>| cell(share.map(|s| format!("{:+.1} %", 100.0 * s)));
+    let arena = |p: &Planned| p.pair.planned.measured.arena.to_string();
+    let cells = columns([
+        &row.batch.to_string(),
+        &row.plain.arena.to_string(),
+        &cell(row.planned().map(arena)),
+        &cell(row.reduction().map(percent)),
+        &seconds(row.plain_seconds()),
+        &seconds(row.planned_seconds()),
+        &signed(row.overhead()),
+        &signed(row.planned().map(|p| p.fitted.planned.overhead())),
+    ]);
+    match row.remark() {
+        remark if remark.is_empty() => cells,
+        remark => format!("{cells}\n{:>5} {remark}", ""),
+    }
 }
 
 /// All rows for a program; a cell without a value is empty.
@@ -138,7 +149,7 @@ pub(crate) fn csv(model: &str, strategy: &str, rows: &[Row]) -> String {
             number(row.reduction().map(|r| 100.0 * r)),
             number(row.plain_seconds()),
             number(row.planned_seconds()),
-            number(planned.and_then(|p| p.pair.overhead()).map(|o| 100.0 * o)),
+            number(row.overhead().map(|o| 100.0 * o)),
             number(planned.map(|p| 100.0 * p.fitted.planned.overhead())),
             count(planned.map(|p| p.fitted.audit.recomputed as u64)),
             planned
@@ -152,7 +163,7 @@ pub(crate) fn csv(model: &str, strategy: &str, rows: &[Row]) -> String {
 }
 
 /// The columns of [`csv`] as JSON; `null` without a value.
-pub(super) fn json(model: &str, strategy: &str, rows: &[Row]) -> Value {
+pub(crate) fn json(model: &str, strategy: &str, rows: &[Row]) -> Vec<Value> {
     let one = |row: &Row| {
         let planned = row.planned();
         json!({
@@ -166,12 +177,12 @@ pub(super) fn json(model: &str, strategy: &str, rows: &[Row]) -> Value {
             "reduction_percent": row.reduction().map(|r| 100.0 * r),
             "plain_seconds": row.plain_seconds(),
             "planned_seconds": row.planned_seconds(),
-            "overhead_percent": planned.and_then(|p| p.pair.overhead()).map(|o| 100.0 * o),
+            "overhead_percent": row.overhead().map(|o| 100.0 * o),
             "predicted_overhead_percent": planned.map(|p| 100.0 * p.fitted.planned.overhead()),
             "recomputed": planned.map(|p| p.fitted.audit.recomputed),
             "bit_equal": planned.filter(|p| p.checked).map(|_| true),
             "remark": row.remark(),
         })
     };
-    Value::from_iter(rows.iter().map(one))
+    rows.iter().map(one).collect()
 }

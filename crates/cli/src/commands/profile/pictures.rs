@@ -4,7 +4,7 @@
 
 use remat_graph::{Bytes, NodeId};
 use remat_profile::{ActivationStats, Gtype, Kind, NodeStats, Seconds};
-use remat_report::{Area, Axis, Bars, Chart, Columns, Line, Unit};
+use remat_report::{Area, Axis, Bars, Chart, Columns, Line, Series, Unit};
 
 use super::Profiled;
 
@@ -116,19 +116,19 @@ pub(crate) fn of_batch_sizes(all: &[Profiled], limit: Option<Bytes>) -> Vec<Pict
         let points = bytes.enumerate().map(|(at, b)| [at as f64, b.get() as f64]);
         Line::new(format!("batch {}", p.profile.batch_size), points)
     });
-    let peak = Chart::bars(
+    let peak = Chart::over_categories(
         format!("Peak memory of {model}"),
         batch(),
         peak_memory(),
         sizes(),
-        vec![bars],
+        Series::Bars(vec![bars]),
     );
-    let stacked = Chart::stacked_bars(
+    let stacked = Chart::over_categories(
         format!("What the peak of {model} is made of"),
         batch(),
         peak_memory(),
         sizes(),
-        layers.collect(),
+        Series::Stack(layers.collect()),
     );
     let over_step = Chart::lines(
         format!("Memory over the step of {model}"),

@@ -3,7 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use remat_graph::{Graph, Plan, write_atomically};
+use remat_graph::{Graph, Plan, Timeline, read_graph, write_atomically};
+
+use super::gather::model_and_batch;
+use crate::commands::stages::is_same_step;
 
 /// Whether and where a verb reports.
 #[derive(clap::Args)]
@@ -19,6 +22,16 @@ pub(crate) struct Reported {
     report: Option<PathBuf>,
 }
 
+/// What the files of a graph are called: as those of the model's profile if it is one of a model (`resnet50-b4`), so that
+/// what several verbs find about one step comes together.
+pub(crate) fn stem_of(graph: &Graph) -> String {
+    match model_and_batch(Path::new(""), graph.name()) {
+        (model, Some(batch)) => format!("{model}_bs{batch}"),
+        (name, None) => name,
+    }
+    .replace('/', "_")
+}
+
 impl Reported {
     /// The folder, made if it is not there; `None` if no report is wanted. For the start of a verb: a folder that cannot
     /// be made costs no work.
@@ -30,9 +43,20 @@ impl Reported {
         Ok(self.report.as_deref())
     }
 
-    /// Adds a step and its plan.
+    /// Adds a step and its plan. If the folder has that step already, its times stay, and the plan's time is restated in
+    /// them: so what was found with the same times stays together.
     pub(crate) fn add_plan(&self, stem: &str, graph: &Graph, plan: &Plan) -> anyhow::Result<()> {
-        self.add(&format!("{stem}.graph.json"), &graph.to_json())?;
+        let Some(folder) = &self.report else {
+            return Ok(());
+        };
+        let name = format!("{stem}.graph.json");
+        let mut plan = plan.clone();
+        match read_graph(&folder.join(&name)) {
+            Ok(known) if is_same_step(&known, graph) => {
+                plan.time = Timeline::new(&known, &plan.steps)?.time;
+            }
+            _ => self.add(&name, &graph.to_json())?,
+        }
         self.add(&format!("{stem}.plan.json"), &plan.to_json())
     }
 

@@ -384,7 +384,7 @@ fn display_name(model: &str, batch: Option<usize>) -> String {
 }
 
 /// The model and the batch size, from a name such as `resnet152_bs4.graph.json` or else from the graph's, `resnet152-b4`.
-fn model_and_batch(path: &Path, graph: &str) -> (String, Option<usize>) {
+pub(super) fn model_and_batch(path: &Path, graph: &str) -> (String, Option<usize>) {
     let file = path.file_name().unwrap_or_default().to_string_lossy();
     let file = file.trim_start_matches("profiler_stats_");
     let stem = file.split('.').next().unwrap_or_default();

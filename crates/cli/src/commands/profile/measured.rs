@@ -1,0 +1,167 @@
+//! Running what is profiled: the plain step, or under a memory limit the step with swaps in it.
+//!
+//! In: a model at one batch size. Out: [`Profiled`], and a trace of one more step where one is wanted.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use remat::FitOptions;
+use remat_engine::{Engine, Spill, StepContext, lower};
+use remat_graph::{Bytes, Graph, Timeline};
+use remat_models::Model;
+use remat_profile::{
+    Analysis, Breakdown, FileSpill, HostSpill, Limited, MeasureOptions, Measurement, Origin,
+    Profile, Progress, breakdowns, measure,
+};
+
+use super::Arguments;
+use crate::output;
+use crate::progress::{Bar, Preparation};
+use crate::trace::Trace;
+
+/// One profile with everything that is told about it.
+pub(crate) struct Profiled {
+    pub(super) profile: Profile,
+    /// With the measured times.
+    pub(super) graph: Graph,
+    pub(super) analysis: Analysis,
+    /// Indexed by rank.
+    pub(super) breakdowns: Vec<Breakdown>,
+    /// How it ran under the memory limit, if it did not fit.
+    pub(super) swapped: Option<SwapRun>,
+}
+
+impl Profiled {
+    /// What is live at the peak of the plain step.
+    pub(super) fn peak(&self) -> &Breakdown {
+        let by_total = self.breakdowns.iter().max_by_key(|b| b.total());
+        by_total.expect("a step has nodes")
+    }
+}
+
+/// A run under the memory limit.
+pub(crate) struct SwapRun {
+    pub(super) limit: Bytes,
+    /// The arena that it ran in.
+    pub(super) peak: Bytes,
+    pub(super) offloads: usize,
+    pub(super) fetches: usize,
+}
+
+/// Profiles one batch size.
+pub(super) fn profile(
+    arguments: &Arguments,
+    size: usize,
+    model: &Model,
+) -> anyhow::Result<Profiled> {
+    let training = &arguments.step.training;
+    let mut options = training.fit_options(remat_plan::Options::default());
+    options.measure = MeasureOptions {
+        warmup: arguments.warmup,
+        measured: arguments.measured,
+        seed: training.seed,
+    };
+    let plain_peak = Timeline::natural(&lower(&model.program, options.threads)).peak;
+    let limit = arguments
+        .memory_limit
+        .map(|limit| limit.resolve(plain_peak));
+    let spill = spill(arguments.spill_dir.as_deref())?;
+    let trace = arguments.trace.as_deref();
+    let what = format!("profiling {}, batch {size}", arguments.step.model);
+    let (measurement, swapped) = match limit {
+        Some(limit) if limit < plain_peak => {
+            let (measurement, swapped) = in_limit(&what, model, &options, limit, spill, trace)?;
+            (measurement, Some(swapped))
+        }
+        _ => (plain(&what, model, &options, spill, trace)?, None),
+    };
+    let analysis = Analysis::new(&measurement.graph);
+    Ok(Profiled {
+        profile: measurement.profile(&arguments.step.model, size, "cpu"),
+        breakdowns: breakdowns(&measurement.graph, &analysis),
+        graph: measurement.graph,
+        analysis,
+        swapped,
+    })
+}
+
+/// Measures the plain step; `what` stands before the progress bar.
+pub(crate) fn plain(
+    what: &str,
+    model: &Model,
+    options: &FitOptions,
+    mut spill: Box<dyn Spill + Send>,
+    trace: Option<&Path>,
+) -> anyhow::Result<Measurement> {
+    let mut memory = Preparation::new();
+    let mut engine = remat::plain_engine(model, options, &mut |p| memory.show(p))?;
+    drop(memory);
+    remat::write_batch(&mut engine, model, options.seed, 1)?;
+    let mut bar = Bar::new(what);
+    let mut watch = |p: Progress| bar.show(p.done as u64, p.total as u64, "");
+    let measurement = measure(&mut engine, &options.measure, spill.as_mut(), &mut watch)?;
+    drop(bar);
+    write_trace(&mut engine, options, trace)?;
+    Ok(measurement)
+}
+
+/// Measures the step with swaps, in an arena of at most `limit`.
+fn in_limit(
+    what: &str,
+    model: &Model,
+    options: &FitOptions,
+    limit: Bytes,
+    spill: Box<dyn Spill + Send>,
+    trace: Option<&Path>,
+) -> anyhow::Result<(Measurement, SwapRun)> {
+    let mut memory = Preparation::new();
+    let mut ready = |ready, arena| memory.memory(ready, arena);
+    let mut limited = Limited::new(&model.program, options.threads, limit, &mut ready)?;
+    drop(memory);
+    remat::write_batch(&mut limited.engine, model, options.seed, 1)?;
+    limited.engine.set_spill(spill);
+    let swapped = swap_run(&limited, limit);
+    let mut bar = Bar::new(what);
+    let mut watch = |p: Progress| bar.show(p.done as u64, p.total as u64, "");
+    let measurement = limited.measure(&options.measure, &mut watch)?;
+    drop(bar);
+    write_trace(&mut limited.engine, options, trace)?;
+    Ok((measurement, swapped))
+}
+
+/// Writes a trace of one more step, if one is wanted.
+fn write_trace(
+    engine: &mut Engine,
+    options: &FitOptions,
+    path: Option<&Path>,
+) -> anyhow::Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    let context = StepContext {
+        seed: options.seed,
+        step: options.measure.steps() as u64 + 1,
+    };
+    let mut trace = Trace::new(engine.graph());
+    engine.run_observed(context, &mut trace)?;
+    output::write(path, &trace.to_json(engine.graph(), context.step))
+}
+
+fn swap_run(limited: &Limited, limit: Bytes) -> SwapRun {
+    let count = |is: fn(&Origin) -> bool| limited.swapped.origins.iter().filter(|o| is(o)).count();
+    SwapRun {
+        limit,
+        peak: limited.engine.predicted().arena,
+        offloads: count(|o| matches!(o, Origin::Offload(_))),
+        fetches: count(|o| matches!(o, Origin::Fetch(_))),
+    }
+}
+
+fn spill(folder: Option<&Path>) -> anyhow::Result<Box<dyn Spill + Send>> {
+    match folder {
+        None => Ok(Box::new(HostSpill::new())),
+        Some(folder) => {
+            let spill = FileSpill::new(folder);
+            let spill = spill.with_context(|| format!("cannot spill to {}", folder.display()))?;
+            Ok(Box::new(spill))
+        }
+    }
+}
