@@ -246,10 +246,10 @@ fn peak_freeing_after_last_use(graph: &Graph) -> Bytes {
             last_use[s.index()] = at;
         }
     }
-    for s in graph.storage_ids() {
-        if graph.storage(s).role.is_persistent() || graph.outputs().contains(&s) {
-            last_use[s.index()] = usize::MAX;
-        }
+    let persists = |s: &StorageId| graph.storage(*s).role.is_persistent();
+    let stay = graph.storage_ids().filter(persists);
+    for s in stay.chain(graph.outputs().iter().copied()) {
+        last_use[s.index()] = usize::MAX;
     }
     let inputs = graph.nodes().iter().filter(|n| n.phase == Phase::Input);
     let mut now: Bytes = inputs.flat_map(|n| &n.writes).map(size).sum();

@@ -94,7 +94,7 @@ impl<'g> Values<'g> {
 
     fn read(&mut self, step: StepId, reader: NodeId, storage: StorageId) {
         let graph = self.graph;
-        let node = graph.node(reader).name.clone();
+        let node = || graph.node(reader).name.clone();
         let name = || graph.storage_name(storage);
         // Once the updater has run, the plain step reads the storage no more: a reader that runs
         // afterwards is wrong even if the storage has been made anew in between.
@@ -104,13 +104,13 @@ impl<'g> Values<'g> {
         let violation = match (self.holds[storage.index()], overwritten) {
             (Holds::Nothing, _) => Violation::ReadsDead {
                 step,
-                node,
+                node: node(),
                 storage,
                 name: name(),
             },
             (_, Some(updater)) => Violation::ReadsUpdated {
                 step,
-                node,
+                node: node(),
                 storage,
                 name: name(),
                 updater: graph.node(updater).name.clone(),
@@ -126,14 +126,14 @@ impl<'g> Values<'g> {
                 .push((step, Violation::UnknownStorage { step, storage }));
             return;
         };
-        let name = self.graph.storage_name(storage);
+        let name = || self.graph.storage_name(storage);
         if block.role.is_persistent() {
             self.found.push((
                 step,
                 Violation::FreesPersistent {
                     step,
                     storage,
-                    name,
+                    name: name(),
                 },
             ));
         } else if self.holds[storage.index()] == Holds::Nothing {
@@ -142,7 +142,7 @@ impl<'g> Values<'g> {
                 Violation::FreesDead {
                     step,
                     storage,
-                    name,
+                    name: name(),
                 },
             ));
         } else {

@@ -133,10 +133,12 @@ impl Model {
                 .map(|n| n.0)
                 .collect(),
         });
-        let mut kept = vec![false; graph.storages().len()];
-        for s in graph.storage_ids() {
-            let persists = graph.storage(s).role.is_persistent() && !is_input(s);
-            kept[s.index()] = persists || graph.outputs().contains(&s) && !constant(s);
+        let mut kept: Vec<bool> = graph
+            .storage_ids()
+            .map(|s| graph.storage(s).role.is_persistent() && !is_input(s))
+            .collect();
+        for &s in graph.outputs() {
+            kept[s.index()] |= !constant(s);
         }
         let natural = graph.natural_order().into_iter().filter(|&n| runs(n));
         Model {

@@ -318,3 +318,81 @@ fn without_useless(model: &Model, order: &[u32], because: &[Option<u32>]) -> Bui
         because: kept.iter().map(|&i| because[i]).collect(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use remat_graph::{Bytes, Effect, Graph, GraphParts, Micros, Phase, Role, Storage, StorageId};
+
+    use super::*;
+    use crate::draft::needed_nodes;
+    use crate::testing::{chain, node};
+
+    /// `a` makes 10 bytes from the parameter of 1 byte in 1 µs, `b` makes 10 in 5 µs; `c` makes 10 from both, and `p` 10 from
+    /// that; `e` reads what `a`, `b` and `p` made, and makes 1. The peak is at `p`: 1 + 4 · 10. For 32 bytes either `a` or `b`
+    /// has to run again before `e`, which then needs 1 + 3 · 10 + 1; `a` is the cheaper one.
+    fn two_to_choose_from() -> GraphParts {
+        let storage = |bytes, role| Storage {
+            bytes: Bytes(bytes),
+            role,
+        };
+        let mut parts = chain(1).into_parts();
+        parts.storages = vec![storage(1, Role::Parameter)];
+        parts
+            .storages
+            .extend(vec![storage(10, Role::Activation); 4]);
+        parts.storages.push(storage(1, Role::Other));
+        parts.nodes = vec![
+            node("x", Phase::Input, &[], &[0]),
+            node("a", Phase::Forward, &[0], &[1]),
+            node("b", Phase::Forward, &[], &[2]),
+            node("c", Phase::Forward, &[1, 2], &[3]),
+            node("p", Phase::Forward, &[3], &[4]),
+            node("e", Phase::Forward, &[1, 2, 4], &[5]),
+        ];
+        parts.nodes[2].time = Micros(5.0);
+        parts.outputs = vec![StorageId(5)];
+        parts.targets.clear();
+        parts
+    }
+
+    /// The names of the runs after one cut at 32 bytes, and the peak.
+    fn cut_at_32(parts: GraphParts) -> (String, i64) {
+        let graph = Graph::new(parts).expect("a graph");
+        let model = Model::new(&graph, &needed_nodes(&graph));
+        let natural = Found::of_order(&model, &model.natural);
+        assert_eq!(natural.peak, 41);
+        let weights = vec![1.0; model.bytes.len()];
+        let mut cutter = Cutter::new(&model, 32, 1000);
+        let found = cutter.cut(&natural, 32, &weights).expect("a cut");
+        let names = found.order[1..]
+            .iter()
+            .map(|&v| &*graph.nodes()[v as usize].name);
+        (names.collect::<Vec<_>>().join(" "), found.peak)
+    }
+
+    #[test]
+    fn the_cheaper_node_runs_again() {
+        let expected = ("a b c p a e".to_string(), 32);
+        assert_eq!(cut_at_32(two_to_choose_from()), expected);
+    }
+
+    /// With 15 bytes of scratch `a` needs 26 at the start. Behind `p` it needs 1 + 3 · 10 + 15, which is more than the peak
+    /// was: it is blamed and kept, and `b` runs again.
+    #[test]
+    fn what_would_raise_the_peak_is_kept() {
+        let mut parts = two_to_choose_from();
+        parts.nodes[1].workspace = Bytes(15);
+        assert_eq!(cut_at_32(parts), ("a b c p b e".to_string(), 32));
+    }
+
+    /// The parameter is updated behind `p`: from then on `a` may not run, and `b` runs again.
+    #[test]
+    fn what_may_not_run_any_more_is_kept() {
+        let mut parts = two_to_choose_from();
+        let mut update = node("u", Phase::Optimizer, &[0], &[]);
+        update.updates = vec![StorageId(0)];
+        update.effect = Effect::Once;
+        parts.nodes.insert(5, update);
+        assert_eq!(cut_at_32(parts), ("a b c p u b e".to_string(), 32));
+    }
+}
