@@ -162,15 +162,19 @@ impl<'a> Frame<'a> {
         self.svg.text([middle, HEIGHT - 16.0], &name, name_style);
     }
 
-    /// Lines where phases begin; a label that would touch the one before goes to the other of two lines.
+    /// Lines where phases begin. A label stands right of its line, or left of it if the next line would run through it or the
+    /// picture ends; one that would touch the label before goes to the other of two rows.
     fn draw_boundaries(&mut self) {
+        let boundaries = std::mem::take(&mut self.boundaries);
         let mut free_from = [0.0; 2];
-        for (line, label) in std::mem::take(&mut self.boundaries) {
+        for (index, &(line, label)) in boundaries.iter().enumerate() {
             let width = text_width(label, TEXT_SIZE);
-            let left = if line + width > WIDTH - GAP {
-                line - width - 4.0
-            } else {
-                line + 4.0
+            let (right, to_the_left) = (line + 4.0 + width, line - 4.0 - width);
+            let next = boundaries.get(index + 1);
+            let crossed = next.is_some_and(|(next, _)| right > *next);
+            let left = match right > WIDTH - GAP || crossed && to_the_left >= free_from[0] {
+                true => to_the_left,
+                false => line + 4.0,
             };
             let row = if left >= free_from[0] { 0 } else { 1 };
             let base = self.down[0] - 6.0 - row as f64 * BOUNDARY_ROW;
