@@ -134,6 +134,7 @@ class Case:
 CASES = {
     "resnet152": Case(vision("resnet152"), "Bottleneck", images, 4, 224),
     "resnet50": Case(vision("resnet50"), "Bottleneck", images, 8, 224),
+    "resnet18": Case(vision("resnet18"), "BasicBlock", images, 16, 224),
     "bert-base": Case(bert, "BertLayer", masked, 8, 128),
     "gpt2": Case(gpt2, "GPT2Block", shifted, 4, 256),
     "vit-b16": Case(vision("vit_b_16"), "EncoderBlock", images, 8, 224),

@@ -3,12 +3,15 @@
 Contenders: plain eager; `torch.utils.checkpoint` around each block; PyTorch's own `activation_memory_budget`; and Remat with the
 peak of each of the others as its budget, and below them all. Compiled contenders run in the same executor, operation by operation.
 
-Prints a line of CSV for each contender: its budget, its measured peak, the predicted one, its largest gradient error against eager,
-the seconds of its first call and those of them spent on planning, and the seconds of every counted step. In each round the
-contenders take turns, and each round begins with another one.
+Every contender first trains for three steps from the same weights with an optimizer, and its loss, gradients and buffers of each step are
+compared with eager's, bit for bit. Then they are timed: in each round the contenders take turns, and each round begins with another one.
 
-A step is forward and backward with the same random seed. Its peak is the sum of all live storages, parameters, gradients and batch
-included; scratch inside an operation is not seen. Arguments: the case and the number of rounds.
+Prints a line of CSV for each contender: its budget, its measured peak, the predicted one, how many of the numbers of its training differ
+from eager's, its largest gradient error in the first step, the seconds of its first call and those of them spent on planning, and the
+seconds of every counted step.
+
+A step is forward and backward. Its peak is the sum of all live storages, parameters, gradients and batch included; scratch inside an
+operation is not seen. Arguments: the case and the number of rounds.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from __future__ import annotations
 import copy
 import functools
 import gc
+import hashlib
 import os
 import sys
 import time
@@ -39,9 +43,39 @@ from remat.module import session_of
 
 SEED = 7
 TORCH_BUDGETS = (0.7, 0.5, 0.3)
-BELOW = 0.75
-"""How far below the lowest of the others Remat is asked to go: this share of what they hold above the parameters and gradients."""
+BELOW = (0.75, 0.85)
+"""How far below the lowest of the others Remat is asked to go: these shares of what they hold above the parameters and gradients."""
+NEAR = 1.01
+"""Peaks that are so close together are met by one plan, at the lowest of them."""
+FEWEST_BUDGETS = 3
+"""Remat is asked for so many peaks at least; the second share below is for peaks that are all close together."""
 Batch = tuple[Tensor, Tensor]
+
+
+@dataclass
+class Trained:
+    """The numbers of a training, as digests: a step of BERT has half a gigabyte of them."""
+
+    digests: dict[str, str] = field(default_factory=dict)
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+    """Those of the first step."""
+
+    def note(self, step: int, loss: Tensor, module: nn.Module) -> None:
+        """Takes in the loss, the gradients and the buffers of a step."""
+        gradients = gradients_of(module)
+        if step == 0:
+            self.gradients = {name: part.clone() for name, part in gradients.items()}
+        numbers = {"loss": loss, **gradients, **dict(module.named_buffers())}
+        self.digests.update((f"{step}: {name}", digest(number)) for name, number in numbers.items())
+
+    def differing(self, other: Trained) -> int:
+        """How many are not the same, bit for bit."""
+        assert self.digests.keys() == other.digests.keys()
+        return sum(value != other.digests[name] for name, value in self.digests.items())
+
+    def error(self, other: Trained) -> float:
+        """The largest difference between gradients of the first step, as a share of the parameter's largest."""
+        return max(difference(self.gradients[name], expected) for name, expected in other.gradients.items())
 
 
 @dataclass
@@ -56,28 +90,46 @@ class Contender:
     planning: float = 0.0
     first_call: float = 0.0
     peak: int = 0
+    differing: int = 0
     error: float = 0.0
     seconds: list[float] = field(default_factory=list)
 
-    def run(self, batch: Batch) -> None:
+    def run(self, batch: Batch, seed: int = SEED) -> Tensor:
         """One step. The gradients of the step before are gone by then."""
         self.module.zero_grad(set_to_none=True)
-        torch.manual_seed(SEED)
-        self.step(*batch).backward()
+        torch.manual_seed(seed)
+        loss = self.step(*batch)
+        loss.backward()
+        return loss
 
-    def prepare(self, batch: Batch, reference: dict[str, Tensor]) -> None:
-        """The first call; then a step whose peak and gradients are measured."""
+    def train(self, batch: Batch, start: dict[str, Tensor], eager: Trained | None = None) -> Trained:
+        """A few steps from the weights `start`, compared with eager's."""
+        self.module.load_state_dict(start)
+        optimizer = torch.optim.SGD(self.module.parameters(), lr=1e-3, momentum=0.9)
+        trained = Trained()
+        for number, run in enumerate((self.first, self.measured, self.run)):
+            loss = run(batch, SEED + number)
+            trained.note(number, loss, self.module)
+            optimizer.step()
+        if eager is not None:
+            self.differing, self.error = trained.differing(eager), trained.error(eager)
+        return trained
+
+    def first(self, batch: Batch, seed: int) -> Tensor:
+        """A step whose time is that of the first call."""
         begin = time.perf_counter()
-        self.run(batch)
+        loss = self.run(batch, seed)
         self.first_call = time.perf_counter() - begin
+        return loss
+
+    def measured(self, batch: Batch, seed: int) -> Tensor:
+        """A step whose peak is measured."""
         self.module.zero_grad(set_to_none=True)
         gc.collect()
-        account = remat.measure_peak([*self.module.parameters(), *self.module.buffers(), *batch])
-        with account:
-            self.run(batch)
+        with remat.measure_peak([*self.module.parameters(), *self.module.buffers(), *batch]) as account:
+            loss = self.run(batch, seed)
         self.peak = account.peak
-        gradients = gradients_of(self.module)
-        self.error = max((difference(gradients[name], plain) for name, plain in reference.items()), default=0.0)
+        return loss
 
     def time(self, batch: Batch) -> None:
         self.module.zero_grad(set_to_none=True)
@@ -89,12 +141,16 @@ class Contender:
     def row(self) -> str:
         times = " ".join(f"{seconds:.4f}" for seconds in self.seconds)
         budget, predicted = (("" if value is None else value) for value in (self.budget, self.predicted))
-        cells = (self.name, budget, self.peak, predicted, f"{self.error:.3g}", f"{self.first_call:.2f}")
+        cells = (self.name, budget, self.peak, predicted, self.differing, f"{self.error:.3g}", f"{self.first_call:.2f}")
         return ",".join(map(str, (*cells, f"{self.planning:.2f}", times)))
 
 
 def gradients_of(module: nn.Module) -> dict[str, Tensor]:
-    return {name: part.grad.clone() for name, part in module.named_parameters() if part.grad is not None}
+    return {f"gradient of {name}": part.grad for name, part in module.named_parameters() if part.grad is not None}
+
+
+def digest(tensor: Tensor) -> str:
+    return hashlib.blake2b(tensor.detach().reshape(-1).numpy()).hexdigest()
 
 
 def difference(found: Tensor, expected: Tensor) -> float:
@@ -131,35 +187,46 @@ def torch_budget(step: Step, share: float) -> Contender:
     return contender
 
 
-def planned(step: Step, name: str, budget: int, batch: Batch, reference: dict[str, Tensor]) -> Contender:
+def planned(step: Step, name: str, budget: int, batch: Batch, start: dict[str, Tensor], eager: Trained) -> Contender:
     """Remat with a budget; where no plan goes so low, with the smallest for which it knows one."""
     contender = Contender(name, remat.compile(step, budget), step, budget)
     try:
-        contender.prepare(batch, reference)
+        contender.train(batch, start, eager)
     except remat.InfeasibleBudget as infeasible:
-        return planned(step, name, infeasible.smallest, batch, reference)
-    plan = session_of(contender.step).planned[-1]
+        return planned(step, name, infeasible.smallest, batch, start, eager)
+    (plan,) = session_of(contender.step).planned
     contender.predicted, contender.planning = plan.peak, plan.seconds
     return contender
 
 
 def contenders(step: Step, batch: Batch) -> Iterator[Contender]:
-    """All of them, ready to be timed."""
+    """All of them, trained and ready to be timed."""
+    start = {name: value.clone() for name, value in step.state_dict().items()}
     eager = Contender("eager", step, step)
-    eager.prepare(batch, {})
-    reference = gradients_of(step)
+    trained = eager.train(batch, start)
     yield eager
     others = [checkpointed(step), *(torch_budget(step, share) for share in TORCH_BUDGETS)]
     for other in others:
-        other.prepare(batch, reference)
+        other.train(batch, start, trained)
         yield other
-    for peak in sorted({other.peak for other in others}, reverse=True):
-        names = " and ".join(other.name for other in others if other.peak == peak)
-        yield planned(step, f"remat at {names}", peak, batch, reference)
-    parameters = sum(2 * part.nbytes for part in step.parameters())
-    lowest = min(other.peak for other in others)
-    below = parameters + int(BELOW * (lowest - parameters))
-    yield planned(step, "remat below", below, batch, reference)
+    lasting = sum(2 * part.nbytes for part in step.parameters())
+    for budget, name in budgets([eager, *others], lasting).items():
+        yield planned(step, f"remat at {name}", budget, batch, start, trained)
+
+
+def budgets(peers: list[Contender], lasting: int) -> dict[int, str]:
+    """What Remat is asked for and whose peak it is, the highest first. `lasting` bytes are there all the time."""
+    groups: list[list[Contender]] = []
+    for peer in sorted(peers, key=lambda peer: peer.peak):
+        if groups and peer.peak <= NEAR * groups[-1][0].peak:
+            groups[-1].append(peer)
+        else:
+            groups.append([peer])
+    found = {group[0].peak: " and ".join(peer.name for peer in group) for group in reversed(groups)}
+    lowest = groups[0][0].peak
+    for share in BELOW[: max(1, FEWEST_BUDGETS - len(found))]:
+        found[lasting + int(share * (lowest - lasting))] = f"{share} of the lowest"
+    return found
 
 
 def main(case: str, rounds: int) -> None:
@@ -173,7 +240,7 @@ def main(case: str, rounds: int) -> None:
     for begin in range(rounds):
         for position in range(len(ready)):
             ready[(begin + position) % len(ready)].time(batch)
-    print("contender,budget,peak,predicted_peak,gradient_error,first_call_s,planning_s,seconds")
+    print("contender,budget,peak,predicted_peak,differing,gradient_error,first_call_s,planning_s,seconds")
     for contender in ready:
         print(contender.row())
 
