@@ -25,7 +25,6 @@
 
 use crate::search::model::Model;
 use crate::search::moment::Moment;
-use crate::search::sequence::Sequence;
 
 /// Bisection steps for the price.
 const STEPS: u32 = 16;
@@ -49,11 +48,9 @@ pub(crate) fn time_bound(model: &Model, budget: i64, most_work: u64) -> f64 {
 
 /// The nodes at which the graph's own order holds the most bytes, most first.
 fn moments(model: &Model) -> Vec<usize> {
-    let sequence = Sequence::new(model, &model.natural);
-    let mut nodes: Vec<(i64, u32)> = model.natural[1..]
-        .iter()
-        .map(|&v| (-sequence.bytes_at(v as usize), v))
-        .collect();
+    let during = model.bytes_during(&model.natural);
+    let bytes = during.into_iter().map(|bytes| -bytes);
+    let mut nodes: Vec<(i64, u32)> = bytes.zip(model.natural.iter().copied()).skip(1).collect();
     nodes.sort_unstable();
     nodes.truncate(MOMENTS);
     nodes.into_iter().map(|(_, v)| v as usize).collect()
@@ -94,6 +91,7 @@ fn extra_at(model: &Model, budget: i64, v: usize, best: f64) -> (f64, u64) {
                 break;
             }
             (low, at_low, slope) = (price, value, kept - room);
+            moment.keep();
         } else {
             high = price;
         }

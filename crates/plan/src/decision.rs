@@ -95,7 +95,7 @@ pub(crate) fn of_schedule(graph: &Graph, steps: &[Step], timeline: &Timeline) ->
     let activations = activations(graph);
     let natural = graph.natural_order();
     let lives = lives(graph, steps);
-    let highest = RangeMax::new(&timeline.during);
+    let peaks = Peaks::new(timeline);
     let is_plain = timeline.recomputed() == 0;
     let price = |a: &Activation| a.recompute_time.get() / a.bytes.get().max(1) as f64;
     let dropped = activations
@@ -109,7 +109,7 @@ pub(crate) fn of_schedule(graph: &Graph, steps: &[Step], timeline: &Timeline) ->
         _ if is_plain => Reason::PlainStepFits,
         _ if graph.node(graph.writer(a.storage)).effect == Effect::Once => Reason::RunsOnce,
         life if life.read_again => Reason::FeedsRecomputation,
-        life if highest.between(life.idle_from, life.idle_to) < timeline.peak => Reason::OffPeak,
+        life if peaks.between(life.idle_from, life.idle_to) == 0 => Reason::OffPeak,
         _ if price(a) > dearest_dropped => Reason::CostlyPerByte,
         _ => Reason::Fits,
     };
@@ -185,34 +185,25 @@ fn lives(graph: &Graph, steps: &[Step]) -> Vec<Life> {
     lives
 }
 
-/// The highest of any range of a list: maxima of all ranges whose length is a power of two.
-struct RangeMax {
-    levels: Vec<Vec<Bytes>>,
+/// How many steps reach the peak, in any range.
+struct Peaks {
+    /// Those before each step, and all of them.
+    before: Vec<u32>,
 }
 
-impl RangeMax {
-    fn new(values: &[Bytes]) -> Self {
-        let mut levels = vec![values.to_vec()];
-        let mut width = 1;
-        while 2 * width <= values.len() {
-            let last = &levels[levels.len() - 1];
-            let pairs = last.iter().zip(&last[width..]);
-            let next = pairs.map(|(&a, &b)| a.max(b)).collect();
-            levels.push(next);
-            width *= 2;
+impl Peaks {
+    fn new(timeline: &Timeline) -> Self {
+        let mut before = vec![0];
+        for (step, &bytes) in timeline.during.iter().enumerate() {
+            before.push(before[step] + u32::from(bytes == timeline.peak));
         }
-        RangeMax { levels }
+        Peaks { before }
     }
 
-    /// The highest of the values strictly between `from` and `to`; zero if there are none.
-    fn between(&self, from: usize, to: usize) -> Bytes {
-        let (start, count) = (from + 1, to.saturating_sub(from + 1));
-        if count == 0 {
-            return Bytes::ZERO;
-        }
-        let level = count.ilog2() as usize;
-        let row = &self.levels[level];
-        row[start].max(row[start + count - (1 << level)])
+    /// Strictly between two steps.
+    fn between(&self, from: usize, to: usize) -> u32 {
+        let from = (from + 1).min(to);
+        self.before[to] - self.before[from]
     }
 }
 
@@ -257,18 +248,5 @@ mod tests {
         assert_eq!(reasons(&chain(4), &order)[1], Reason::MakesRoom);
         let plain = [1, 2, 3, 4, 5, 6, 7, 8];
         assert_eq!(reasons(&chain(4), &plain), [Reason::PlainStepFits; 4]);
-    }
-
-    #[test]
-    fn range_max_equals_a_plain_scan() {
-        let values: Vec<Bytes> = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5].map(Bytes).to_vec();
-        let table = RangeMax::new(&values);
-        for from in 0..values.len() {
-            for to in from..values.len() {
-                let inside = values.get(from + 1..to).unwrap_or_default();
-                let expected = inside.iter().copied().max().unwrap_or(Bytes::ZERO);
-                assert_eq!(table.between(from, to), expected, "{from}..{to}");
-            }
-        }
     }
 }

@@ -6,7 +6,8 @@ use crate::{PlanError, Strategy};
 
 /// A schedule, and what the strategy knows about it.
 pub(crate) struct Draft {
-    /// Under the budget if the strategy found such a schedule, otherwise the lowest that it reached.
+    /// Under the budget if the strategy found such a schedule, otherwise the lowest that it reached. Frees may be
+    /// missing: only the runs count, see [`freeing_after_last_use`](Draft::freeing_after_last_use).
     pub(crate) steps: Vec<Step>,
     /// No schedule under the budget takes less time than this.
     pub(crate) time_bound: Micros,

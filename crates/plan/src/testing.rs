@@ -53,3 +53,31 @@ pub(crate) fn chain(n: u32) -> Graph {
     })
     .expect("a chain is a graph")
 }
+
+/// Parts of a graph with a parameter `x` of 1 byte, which is storage 0; the other storages have `bytes`, and the last of
+/// them is the output.
+pub(crate) fn parts(bytes: &[u64], nodes: Vec<Node>) -> GraphParts {
+    let storage = |bytes, role| Storage {
+        bytes: Bytes(bytes),
+        role,
+    };
+    let mut storages = vec![storage(1, Role::Parameter)];
+    storages.extend(bytes.iter().map(|&bytes| storage(bytes, Role::Activation)));
+    let mut all = vec![node("x", Phase::Input, &[], &[0])];
+    all.extend(nodes);
+    GraphParts {
+        name: "parts".into(),
+        origin: "by hand".into(),
+        outputs: vec![StorageId(storages.len() as u32 - 1)],
+        targets: Vec::new(),
+        storages,
+        nodes: all,
+    }
+}
+
+/// The names of the nodes of a sequence, without the search's own first one.
+pub(crate) fn names(graph: &Graph, order: &[u32]) -> String {
+    let nodes = order.iter().filter_map(|&v| graph.nodes().get(v as usize));
+    let names: Vec<&str> = nodes.map(|node| node.name.as_str()).collect();
+    names.join(" ")
+}

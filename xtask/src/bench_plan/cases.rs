@@ -13,6 +13,8 @@ pub(crate) enum Table {
     Reference,
     /// The best published figure for the graph and budget.
     Published,
+    /// No peer: budgets that are too small, without a proof of it.
+    Refused,
     /// No peer: how planning grows with the graph.
     Synthetic,
     /// No peer: how long μ-TWO takes.
@@ -25,6 +27,7 @@ impl Table {
             Table::Torch => "torch",
             Table::Reference => "reference",
             Table::Published => "published",
+            Table::Refused => "refused",
             Table::Synthetic => "synthetic",
             Table::Mutwo => "mutwo",
         }
@@ -98,6 +101,14 @@ const PUBLISHED: [(&str, [f64; 3]); 5] = [
     ("cm2-resnet50", [0.1, 0.3, 0.8]),
 ];
 
+/// Budgets below what any planner is known to reach, and above the floor.
+const REFUSED: [(&str, u32); 4] = [
+    ("densenet121-b32", 10),
+    ("resnet152-b32", 12),
+    ("resnet50-b32", 16),
+    ("rl4-n1000", 40),
+];
+
 /// All cases; `graphs` is the folder of the corpus.
 pub(crate) fn cases(graphs: &Path) -> Result<Vec<Case>> {
     let mut cases = torch(graphs)?;
@@ -124,6 +135,10 @@ pub(crate) fn cases(graphs: &Path) -> Result<Vec<Case>> {
                 synthetic: None,
             });
         }
+    }
+    for (graph, share) in REFUSED {
+        let budget = format!("{share}%");
+        cases.push(Case::without_peer(Table::Refused, graph.into(), &budget));
     }
     for nodes in SYNTHETIC {
         let graph = format!("synthetic-{nodes}");

@@ -29,13 +29,16 @@ pub(crate) enum Outcome {
     Plan,
     /// That there is no plan.
     Proof,
+    /// A refusal that names a larger budget, which then has a plan with the row's `peak`.
+    Larger,
     Nothing,
 }
 
 impl Outcome {
-    const ALL: [(Outcome, &'static str); 3] = [
+    const ALL: [(Outcome, &'static str); 4] = [
         (Outcome::Plan, "plan"),
         (Outcome::Proof, "proof"),
+        (Outcome::Larger, "larger"),
         (Outcome::Nothing, "nothing"),
     ];
 

@@ -37,6 +37,7 @@ pub(crate) fn verdicts(rows: &[Row]) -> Vec<(bool, String)> {
         verdicts.push((slowest <= MOST_SECONDS, text));
         verdicts.push(first_plans(&corpus));
     }
+    verdicts.extend(refusals(&of(Table::Refused)));
     verdicts.extend(growth(&of(Table::Synthetic)));
     for row in of(Table::Mutwo) {
         let text = format!(
@@ -96,34 +97,39 @@ fn lower_on_average(rows: &[&Row]) -> Option<(bool, String)> {
     (!ratios.is_empty()).then_some((mean <= 1.0 - LOWER, text))
 }
 
-/// Holds if every graph has its first plan in time; budgets at which it takes longer are named.
+/// Holds if the first plan is in time wherever there is a plan; budgets at which it takes longer are named.
 fn first_plans(rows: &[&Row]) -> (bool, String) {
     let planned: Vec<&&Row> = rows.iter().filter(|r| r.outcome == Outcome::Plan).collect();
     let in_time = |row: &Row| row.first.is_some_and(|s| s <= FIRST_SECONDS);
-    let mut graphs: Vec<&str> = planned.iter().map(|r| &*r.case.graph).collect();
-    graphs.sort_unstable();
-    graphs.dedup();
-    let served = |graph: &&&str| {
-        planned
-            .iter()
-            .any(|r| r.case.graph == **graph && in_time(r))
-    };
-    let count = graphs.iter().filter(served).count();
     let late: Vec<String> = planned
         .iter()
         .filter(|r| !in_time(r))
         .map(|r| format!("{} {}", r.case.graph, r.case.budget))
         .collect();
+    let slowest = planned.iter().filter_map(|r| r.first).fold(0.0, f64::max);
     let mut text = format!(
-        "speed: a first plan within {FIRST_SECONDS} s for {count} of {} graphs, at {} of {} budgets",
-        graphs.len(),
+        "speed: a first plan within {FIRST_SECONDS} s at {} of {} budgets, the slowest in {slowest:.3} s",
         planned.len() - late.len(),
         planned.len()
     );
     if !late.is_empty() {
         text += &format!(" (later: {})", late.join(", "));
     }
-    (count == graphs.len(), text)
+    (late.is_empty(), text)
+}
+
+/// Holds if every budget that is too small is answered with one that has a plan.
+fn refusals(rows: &[&Row]) -> Option<(bool, String)> {
+    let answered = rows.iter().filter(|r| r.outcome == Outcome::Larger);
+    let name = |row: &&Row| format!("{} {}: {}", row.case.graph, row.case.budget, row.peak);
+    let names: Vec<String> = answered.map(name).collect();
+    let text = format!(
+        "refused: {} of {} budgets that are too small are answered with one that has a plan, in bytes ({})",
+        names.len(),
+        rows.len(),
+        names.join(", ")
+    );
+    (!rows.is_empty()).then_some((names.len() == rows.len(), text))
 }
 
 /// The largest synthetic graph, and how the first plan grows from the smallest one on.

@@ -44,7 +44,12 @@ impl Found {
     }
 
     pub(crate) fn of_order(model: &Model, order: &[u32]) -> Found {
-        Found::of(&Sequence::new(model, order))
+        let during = model.bytes_during(order);
+        Found {
+            order: order.to_vec(),
+            peak: during.into_iter().max().unwrap_or(model.base),
+            time: order.iter().map(|&v| model.time[v as usize]).sum(),
+        }
     }
 
     /// The better answer to `budget` first.
@@ -60,6 +65,13 @@ impl Found {
     pub(crate) fn beats(&self, other: &Found, budget: i64) -> bool {
         beats((self.peak, self.time), (other.peak, other.time), budget)
     }
+}
+
+/// Where the peak of a sequence is reached first.
+pub(crate) fn highest_run(model: &Model, order: &[u32]) -> usize {
+    let during = model.bytes_during(order);
+    let highest = (0..during.len()).rev().max_by_key(|&i| during[i]);
+    highest.unwrap_or(0)
 }
 
 fn beats(a: (i64, f64), b: (i64, f64), budget: i64) -> bool {
@@ -410,6 +422,12 @@ mod tests {
             let loaded = Sequence::new(&model, &edited.order());
             assert_eq!(edited.peak(), loaded.peak());
             assert!((edited.time() - loaded.time()).abs() < 1e-6);
+            // The sweep from the end is another way to the same numbers.
+            let swept = Found::of_order(&model, &edited.order());
+            assert_eq!((swept.peak, swept.time), (loaded.peak(), loaded.time()));
+            let during = model.bytes_during(&swept.order);
+            let highest = during.iter().position(|&bytes| bytes == loaded.peak());
+            assert_eq!(Some(highest_run(&model, &swept.order)), highest);
             assert_eq!(found.peak, Found::of_order(&model, &found.order).peak);
             assert!(found.peak <= budget, "{} over {budget}", found.peak);
         }

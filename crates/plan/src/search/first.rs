@@ -1,7 +1,7 @@
 //! The first plan: the graph's own order under a memory of the budget's size, with foresight.
 //!
-//! In: a model and a budget. Out: a sequence, under the budget if the method finds one; nothing where it
-//! dropped something that turns out not to be allowed to run again.
+//! In: a model, an order without repetitions and a budget. Out: a sequence, under the budget if the method finds one;
+//! nothing where it dropped something that turns out not to be allowed to run again, or needs too many runs.
 //!
 //! Method: nodes run in their own order. Before a run, what it reads is made live again by running its
 //! writer, and so on back (depth first). When a run does not fit, live storages that nothing at work needs are
@@ -9,9 +9,12 @@
 //! it again from what is live now and *distance* is how many nodes away its next reader is. This is Belady's
 //! rule, weighted by price; `bend` says how much distance counts.
 //!
+//! What is made again is *wanted* as long as other runs on the way to the same node will read it, and is dropped late:
+//! where ways back meet, nothing is made twice as long as there is room. Where there is none, even what nodes at
+//! work read is dropped, and they find it missing when their turn comes.
+//!
 //! The candidates are in a heap whose entries may be out of date; an entry is looked at again when it comes
-//! up. Work: O(n log n), with each cost cut off after [`LOOK`] nodes. Runs are cut off at
-//! [`MOST_RUNS`] times the nodes; from then on nothing is dropped any more, and the peak is what it is.
+//! up. Work: O(runs · log n), with each cost cut off after [`LOOK`] nodes, and runs after a number per node.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -20,8 +23,8 @@ use super::model::Model;
 
 /// How many nodes the estimate of a cost looks at. Chains that are longer are rarely worth dropping.
 const LOOK: usize = 24;
-/// Runs per node after which the attempt counts as failed.
-const MOST_RUNS: usize = 8;
+/// By how much what is wanted counts as dearer than the rest, whatever the `bend`.
+const WANTED: f64 = 1e3;
 
 /// A candidate to be dropped. The heap gives the lowest score first, ties to the lower storage.
 struct Candidate {
@@ -47,12 +50,19 @@ impl PartialEq for Candidate {
 }
 impl Eq for Candidate {}
 
-/// Runs `base` (a valid order without repetitions) under `budget`.
-pub(crate) fn first(model: &Model, base: &[u32], budget: i64, bend: f64) -> Option<Vec<u32>> {
+/// Runs `base` (a valid order without repetitions) under `budget`, in at most `most_runs` runs per node.
+pub(crate) fn first(
+    model: &Model,
+    base: &[u32],
+    budget: i64,
+    bend: f64,
+    most_runs: usize,
+) -> Option<Vec<u32>> {
     let mut machine = Machine::new(model, base, budget, bend);
+    let most = most_runs * base.len();
     for (i, &v) in base.iter().enumerate() {
         machine.now = i as u32;
-        machine.reach(v)?;
+        machine.reach(v, most)?;
     }
     Some(machine.order)
 }
@@ -64,15 +74,20 @@ struct Machine<'m> {
     /// Positions in the base order at which each storage is read, ascending.
     uses: Vec<Vec<u32>>,
     live: Vec<bool>,
-    /// How many runs at work need a storage.
+    /// The nodes at work: each waits for something that the next one leads to.
+    work: Vec<u32>,
+    /// How many nodes at work read a storage.
     pinned: Vec<u32>,
+    /// How many runs that the order's next node asks for will still read a storage.
+    wanted: Vec<u32>,
+    /// The last of the order's nodes, by position, that asked for each node to run.
+    asked: Vec<u32>,
     /// Whether a node has run at all.
     done: Vec<bool>,
     bytes: i64,
     now: u32,
     order: Vec<u32>,
     heap: BinaryHeap<Candidate>,
-    most: usize,
 }
 
 impl<'m> Machine<'m> {
@@ -91,39 +106,74 @@ impl<'m> Machine<'m> {
             bend,
             uses,
             live: vec![false; model.bytes.len()],
+            work: Vec::new(),
             pinned: vec![0; model.bytes.len()],
+            wanted: vec![0; model.bytes.len()],
+            asked: vec![u32::MAX; model.time.len()],
             done: vec![false; model.time.len()],
             bytes: model.base,
             now: 0,
             order: Vec::with_capacity(2 * base.len()),
             heap: BinaryHeap::new(),
-            most: MOST_RUNS * base.len(),
         }
     }
 
-    /// Runs `v`, and before it whatever has to run again.
-    fn reach(&mut self, v: u32) -> Option<()> {
-        // Each entry is a node at work; the storages that it reads and that are live are pinned.
-        let mut work = vec![v];
-        self.pin_reads(v as usize);
-        while let Some(&w) = work.last() {
+    /// Runs `v`, and before it whatever has to run again; nothing if that is not allowed, or takes more than `most`
+    /// runs altogether.
+    fn reach(&mut self, v: u32, most: usize) -> Option<()> {
+        let asked = self.ask(v);
+        self.take_up(v);
+        while let Some(&w) = self.work.last() {
             let missing = self.model.reads.of(w as usize).iter();
             match missing.copied().find(|&s| !self.live[s as usize]) {
                 Some(s) => {
                     let writer = self.model.writer[s as usize];
-                    if self.cannot_run(writer as usize) || self.order.len() > self.most {
+                    if self.cannot_run(writer as usize) || self.order.len() > most {
                         return None;
                     }
-                    work.push(writer);
-                    self.pin_reads(writer as usize);
+                    self.take_up(writer);
                 }
                 None => {
-                    work.pop();
-                    self.run(w, work.last().copied());
+                    self.work.pop();
+                    self.run(w);
+                }
+            }
+        }
+        for w in asked {
+            for &s in self.model.reads.of(w as usize) {
+                // What was asked for may have been dropped on the way, and made again by other runs.
+                if std::mem::take(&mut self.wanted[s as usize]) > 0 {
+                    self.settle(s as usize);
                 }
             }
         }
         Some(())
+    }
+
+    /// `v` and all that has to run again for it; what they read is wanted from now on.
+    fn ask(&mut self, v: u32) -> Vec<u32> {
+        let model = self.model;
+        let mut asked = vec![v];
+        let mut next = 0;
+        while let Some(&w) = asked.get(next) {
+            next += 1;
+            for &s in model.reads.of(w as usize) {
+                let s = s as usize;
+                self.wanted[s] += 1;
+                let asked_by = &mut self.asked[model.writer[s] as usize];
+                if !self.live[s] && std::mem::replace(asked_by, self.now) != self.now {
+                    asked.push(model.writer[s]);
+                }
+            }
+        }
+        asked
+    }
+
+    fn take_up(&mut self, v: u32) {
+        self.work.push(v);
+        for &s in self.model.reads.of(v as usize) {
+            self.pinned[s as usize] += 1;
+        }
     }
 
     /// Whether `v` has run and may not run again, or something that it reads is overwritten.
@@ -132,14 +182,8 @@ impl<'m> Machine<'m> {
         self.done[v] && !self.model.rerun[v] || self.model.not_after.of(v).iter().any(over)
     }
 
-    fn pin_reads(&mut self, v: usize) {
-        for &s in self.model.reads.of(v) {
-            self.pinned[s as usize] += 1;
-        }
-    }
-
-    /// Runs `v`, whose reads are live, for `parent` or as the order's next.
-    fn run(&mut self, v: u32, parent: Option<u32>) {
+    /// Runs `v`, whose reads are live, for the node at work behind it or as the order's next.
+    fn run(&mut self, v: u32) {
         let model = self.model;
         let node = v as usize;
         let fresh = model.writes.of(node).iter();
@@ -149,7 +193,7 @@ impl<'m> Machine<'m> {
                 false => model.bytes[s as usize],
             })
             .sum();
-        self.make_room(need + model.workspace[node]);
+        self.make_room(need + model.workspace[node], node);
         self.order.push(v);
         self.done[node] = true;
         for &s in model.writes.of(node) {
@@ -157,7 +201,7 @@ impl<'m> Machine<'m> {
                 self.bytes += model.bytes[s as usize];
             }
         }
-        if parent.is_none() {
+        if self.work.is_empty() {
             for &s in model.reads.of(node) {
                 let uses = &mut self.uses[s as usize];
                 while uses.last().is_some_and(|&u| u <= self.now) {
@@ -167,6 +211,7 @@ impl<'m> Machine<'m> {
         }
         for &s in model.reads.of(node) {
             self.pinned[s as usize] -= 1;
+            self.wanted[s as usize] = self.wanted[s as usize].saturating_sub(1);
             self.settle(s as usize);
         }
         for &s in model.writes.of(node) {
@@ -179,7 +224,7 @@ impl<'m> Machine<'m> {
         if self.pinned[s] > 0 || !self.live[s] || self.model.kept[s] {
             return;
         }
-        if self.uses[s].is_empty() {
+        if self.uses[s].is_empty() && self.wanted[s] == 0 {
             // What cannot be made again stays, since a later recomputation may need it.
             if self.model.rerun[self.model.writer[s] as usize] {
                 self.drop(s);
@@ -203,13 +248,14 @@ impl<'m> Machine<'m> {
         self.bytes -= self.model.bytes[s];
     }
 
-    fn make_room(&mut self, need: i64) {
+    /// Drops what is needed least until `need` bytes more fit, if that is possible, for a run of `node`.
+    fn make_room(&mut self, need: i64, node: usize) {
         while self.bytes + need > self.budget {
             let Some(candidate) = self.heap.pop() else {
-                return;
+                return self.make_room_at_work(need, node);
             };
             let s = candidate.storage as usize;
-            if !self.live[s] || self.pinned[s] > 0 || self.uses[s].is_empty() {
+            if !self.live[s] || self.pinned[s] > 0 {
                 continue;
             }
             let score = self.score(s);
@@ -223,12 +269,38 @@ impl<'m> Machine<'m> {
         }
     }
 
+    /// The last resort: drops what nodes at work read, those that wait longest first. They find it missing when their
+    /// turn comes.
+    fn make_room_at_work(&mut self, need: i64, node: usize) {
+        let model = self.model;
+        for i in 0..self.work.len() {
+            for &s in model.reads.of(self.work[i] as usize) {
+                let at_hand =
+                    model.reads.of(node).contains(&s) || model.writes.of(node).contains(&s);
+                let s = s as usize;
+                let spare = self.live[s] && !at_hand && !model.kept[s] && self.can_drop(s);
+                if spare && self.cost(s).is_finite() {
+                    self.drop(s);
+                }
+                if self.bytes + need <= self.budget {
+                    return;
+                }
+            }
+        }
+    }
+
     fn score(&self, s: usize) -> f64 {
+        // What is wanted is needed before the order's next node runs.
         let distance = match self.uses[s].last() {
-            Some(&next) => f64::from(next.saturating_sub(self.now).max(1)),
-            None => f64::MAX,
+            Some(&next) if self.wanted[s] == 0 => next.saturating_sub(self.now).max(1),
+            _ => 1,
         };
-        self.cost(s) / (self.model.bytes[s] as f64 * distance.powf(self.bend))
+        let score =
+            self.cost(s) / (self.model.bytes[s] as f64 * f64::from(distance).powf(self.bend));
+        match self.wanted[s] {
+            0 => score,
+            _ => WANTED * score,
+        }
     }
 
     /// Time to make `s` again from what is live now; infinite if that is not allowed.
@@ -260,5 +332,57 @@ impl<'m> Machine<'m> {
             }
         }
         cost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use remat_graph::{Graph, Node, Phase};
+
+    use super::*;
+    use crate::draft::needed_nodes;
+    use crate::search::anneal::Found;
+    use crate::testing::{names, node, parts};
+
+    /// The names of the runs under a budget, and their peak.
+    fn first_of(bytes: &[u64], nodes: Vec<Node>, budget: i64) -> (String, i64) {
+        let graph = Graph::new(parts(bytes, nodes)).expect("a graph");
+        let model = Model::new(&graph, &needed_nodes(&graph));
+        let order = first(&model, &model.natural, budget, 1.0, 8).expect("a sequence");
+        (names(&graph, &order), Found::of_order(&model, &order).peak)
+    }
+
+    /// `c` makes 10 bytes, from which `p` and `q` make 10 each for `v`. In between `m` makes 30, and needs all the room but 5:
+    /// both are dropped. Both are made again from one more run of `c`, which is kept until `q` has read it. The peak is then
+    /// the parameter, 3 · 10, and the byte that `n` made.
+    #[test]
+    fn what_two_ways_back_share_is_made_once() {
+        let nodes = vec![
+            node("c", Phase::Forward, &[0], &[1]),
+            node("p", Phase::Forward, &[1], &[2]),
+            node("q", Phase::Forward, &[1], &[3]),
+            node("m", Phase::Forward, &[0], &[4]),
+            node("n", Phase::Forward, &[4], &[5]),
+            node("v", Phase::Forward, &[2, 3, 5], &[6]),
+        ];
+        let found = first_of(&[10, 10, 10, 30, 1, 1], nodes, 36);
+        assert_eq!(found, ("c p q m n c p q v".to_string(), 32));
+    }
+
+    /// `v` reads what `p` and `q` make, 10 bytes each, and `q` reads 25 that `t` makes. At `n` all of it is dropped. Made
+    /// again in the order of the reads, `q` would find the 10 of `p` at hand and need 1 + 1 + 10 + 25 + 10. So they
+    /// are dropped once more, and made after it.
+    #[test]
+    fn what_waits_gives_way_to_what_is_at_work() {
+        let nodes = vec![
+            node("p", Phase::Forward, &[0], &[1]),
+            node("t", Phase::Forward, &[0], &[2]),
+            node("q", Phase::Forward, &[2], &[3]),
+            node("m", Phase::Forward, &[0], &[4]),
+            node("n", Phase::Forward, &[4], &[5]),
+            node("v", Phase::Forward, &[1, 3, 5], &[6]),
+        ];
+        let found = first_of(&[10, 25, 10, 39, 1, 1], nodes, 41);
+        assert_eq!(found, ("p t q m n p t q p v".to_string(), 41));
     }
 }

@@ -1,7 +1,9 @@
 //! Maximum flow, and with it the minimum cut, in a network with whole capacities.
 //!
 //! Method: Dinic's: a breadth-first search from the sink labels distances, depth-first searches fill all shortest
-//! paths, until no path is left. The nodes that the source still reaches are the source side of a minimum cut.
+//! paths, until no path is left. The nodes that the source still reaches are the source side of a minimum cut, the
+//! smallest one, whatever the flow. So a flow that is there already serves as a start where no capacity has become
+//! smaller ([`keep`](Network::keep)), and changes nothing but the work.
 
 /// A capacity that no cut pays.
 pub(crate) const UNCUT: i64 = i64::MAX / 4;
@@ -14,12 +16,28 @@ pub(crate) struct Network {
     left: Vec<i64>,
     /// Capacities as given, to start again.
     capacity: Vec<i64>,
-    /// Arcs that leave each node.
-    arcs: Vec<Vec<u32>>,
+    /// Arcs by the node that they leave, each node's in a row, ascending; made when they are first needed.
+    arcs: Vec<u32>,
+    /// Where the arcs of each node start, and the end of all.
+    start: Vec<u32>,
+    /// Distance to the sink, for the nodes that are closer to it than the source.
     level: Vec<u32>,
+    /// Where the next arc to be tried stands, for each node.
     next: Vec<u32>,
+    /// Nodes whose arcs wait to be looked at.
+    queue: Vec<u32>,
     whole: bool,
+    flow: i64,
+    kept: Option<Kept>,
     work: u64,
+}
+
+/// A flow to start from.
+#[derive(Clone, Debug)]
+struct Kept {
+    left: Vec<i64>,
+    capacity: Vec<i64>,
+    flow: i64,
 }
 
 impl Network {
@@ -28,10 +46,14 @@ impl Network {
             head: Vec::new(),
             left: Vec::new(),
             capacity: Vec::new(),
-            arcs: vec![Vec::new(); nodes],
+            arcs: Vec::new(),
+            start: vec![0; nodes + 1],
             level: vec![0; nodes],
             next: vec![0; nodes],
+            queue: Vec::new(),
             whole: false,
+            flow: 0,
+            kept: None,
             work: 0,
         }
     }
@@ -41,9 +63,32 @@ impl Network {
         let a = self.head.len();
         self.head.extend([to as u32, from as u32]);
         self.capacity.extend([capacity, 0]);
-        self.arcs[from].push(a as u32);
-        self.arcs[to].push(a as u32 + 1);
         a
+    }
+
+    /// Sorts the arcs by the node that they leave.
+    fn sort_arcs(&mut self) {
+        if self.arcs.len() == self.head.len() {
+            return;
+        }
+        self.start.fill(0);
+        for &v in &self.head {
+            self.start[v as usize + 1] += 1;
+        }
+        for v in 1..self.start.len() {
+            self.start[v] += self.start[v - 1];
+        }
+        let mut place = self.start.clone();
+        self.arcs = vec![0; self.head.len()];
+        for a in 0..self.head.len() {
+            let place = &mut place[self.head[a ^ 1] as usize];
+            self.arcs[*place as usize] = a as u32;
+            *place += 1;
+        }
+    }
+
+    fn arcs_of(&self, node: usize) -> &[u32] {
+        &self.arcs[self.start[node] as usize..self.start[node + 1] as usize]
     }
 
     /// Changes the capacity of an arc; takes effect with the next [`cut`](Network::cut).
@@ -59,8 +104,8 @@ impl Network {
     /// The value of a minimum cut between two nodes. After `most` searches the flow so far is returned, which is
     /// less; whether it is the whole says [`is_whole`](Network::is_whole).
     pub(crate) fn cut(&mut self, source: usize, sink: usize, most: u32) -> i64 {
-        self.left.clone_from(&self.capacity);
-        let mut flow = 0i64;
+        self.sort_arcs();
+        self.start_from_kept();
         self.whole = false;
         for _ in 0..most {
             self.work += self.head.len() as u64;
@@ -68,10 +113,34 @@ impl Network {
                 self.whole = true;
                 break;
             }
-            self.next.fill(0);
-            flow = flow.saturating_add(self.fill(source, sink));
+            self.next.copy_from_slice(&self.start[..self.level.len()]);
+            self.flow = self.flow.saturating_add(self.fill(source, sink));
         }
-        flow
+        self.flow
+    }
+
+    /// Keeps the flow of the last cut, for later ones to start from if no capacity is smaller then.
+    pub(crate) fn keep(&mut self) {
+        self.kept = Some(Kept {
+            left: self.left.clone(),
+            capacity: self.capacity.clone(),
+            flow: self.flow,
+        });
+    }
+
+    fn start_from_kept(&mut self) {
+        self.left.clone_from(&self.capacity);
+        self.flow = 0;
+        let Some(kept) = &self.kept else {
+            return;
+        };
+        let mut capacities = kept.capacity.iter().zip(&self.capacity);
+        if kept.capacity.len() == self.capacity.len() && capacities.all(|(kept, now)| kept <= now) {
+            for (a, left) in self.left.iter_mut().enumerate() {
+                *left -= kept.capacity[a] - kept.left[a];
+            }
+            self.flow = kept.flow;
+        }
     }
 
     /// Whether the last cut was found, and not given up.
@@ -86,11 +155,11 @@ impl Network {
 
     /// Whether `node` is on the source side of the last cut.
     pub(crate) fn on_source_side(&self, source: usize) -> Vec<bool> {
-        let mut reached = vec![false; self.arcs.len()];
+        let mut reached = vec![false; self.level.len()];
         reached[source] = true;
         let mut queue = vec![source as u32];
         while let Some(u) = queue.pop() {
-            for &a in &self.arcs[u as usize] {
+            for &a in self.arcs_of(u as usize) {
                 let v = self.head[a as usize];
                 if self.left[a as usize] > 0 && !std::mem::replace(&mut reached[v as usize], true) {
                     queue.push(v);
@@ -100,21 +169,29 @@ impl Network {
         reached
     }
 
-    /// Distances to the sink; whether the source reaches it.
+    /// Distances to the sink, up to that of the source; whether the source reaches it.
     fn label(&mut self, source: usize, sink: usize) -> bool {
         self.level.fill(u32::MAX);
         self.level[sink] = 0;
-        let mut queue = std::collections::VecDeque::from([sink as u32]);
-        while let Some(v) = queue.pop_front() {
-            for &a in &self.arcs[v as usize] {
-                let u = self.head[a as usize] as usize;
-                if self.left[a as usize ^ 1] > 0 && self.level[u] == u32::MAX {
-                    self.level[u] = self.level[v as usize] + 1;
-                    queue.push_back(u as u32);
+        self.queue.clear();
+        self.queue.push(sink as u32);
+        let mut done = 0;
+        while let Some(&v) = self.queue.get(done) {
+            done += 1;
+            let v = v as usize;
+            for i in self.start[v]..self.start[v + 1] {
+                let a = self.arcs[i as usize] as usize;
+                let u = self.head[a] as usize;
+                if self.left[a ^ 1] > 0 && self.level[u] == u32::MAX {
+                    self.level[u] = self.level[v] + 1;
+                    if u == source {
+                        return true;
+                    }
+                    self.queue.push(u as u32);
                 }
             }
         }
-        self.level[source] != u32::MAX
+        false
     }
 
     /// Fills all shortest paths.
@@ -138,21 +215,21 @@ impl Network {
                 path.truncate(full);
                 continue;
             }
-            let open = self.arcs[u][self.next[u] as usize..].iter().position(|&a| {
+            let end = self.start[u + 1] as usize;
+            let open = self.arcs[self.next[u] as usize..end].iter().position(|&a| {
                 let v = self.head[a as usize] as usize;
-                self.left[a as usize] > 0
-                    && self.level[v] != u32::MAX
-                    && self.level[v] + 1 == self.level[u]
+                // Of the nodes with a level only the sink has 0, and it is not `u`.
+                self.left[a as usize] > 0 && self.level[v] == self.level[u] - 1
             });
             match open {
                 Some(k) => {
                     self.next[u] += k as u32;
-                    let a = self.arcs[u][self.next[u] as usize];
+                    let a = self.arcs[self.next[u] as usize];
                     path.push(a);
                     u = self.head[a as usize] as usize;
                 }
                 None => {
-                    self.next[u] = self.arcs[u].len() as u32;
+                    self.next[u] = end as u32;
                     let Some(a) = path.pop() else {
                         return total;
                     };
@@ -181,8 +258,12 @@ mod tests {
         assert!(network.is_whole());
         let side = network.on_source_side(0);
         assert!(side[3] && !side[4]);
-        network.set(bridge, 9);
-        assert_eq!(network.cut(0, 4, 10), 5);
-        assert!(!network.on_source_side(0)[3]);
+        // With a wider bridge the flow can be kept, with a narrower one it cannot.
+        network.keep();
+        for (width, flow) in [(9, 5), (4, 4), (3, 3)] {
+            network.set(bridge, width);
+            assert_eq!(network.cut(0, 4, 10), flow);
+            assert_eq!(network.on_source_side(0)[3], width <= 4);
+        }
     }
 }

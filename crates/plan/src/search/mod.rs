@@ -5,7 +5,8 @@
 //!
 //! Steps: (1) a [`model`] of the graph; (2) starts: the graph's own order run under the budget with foresight
 //! ([`first`]), and cuts at the moment of its peak with a price on bytes ([`start`]); (3) annealing over
-//! sequences of runs ([`anneal`]) from the best of them. A tiny graph is searched in full instead ([`exact`]).
+//! sequences of runs ([`anneal`]) from the best of them. A tiny graph is searched in full instead ([`exact`]). Where the
+//! budget is too small, the lowest peak is looked for ([`mod@lowest`]).
 //! All work is counted, so the same input gives the same plan.
 //!
 //! Limits: starts keep the graph's own order of the nodes that run once; only annealing reorders.
@@ -14,15 +15,16 @@ mod anneal;
 mod exact;
 mod first;
 mod flow;
+mod lowest;
 pub(crate) mod model;
 pub(crate) mod moment;
 mod random;
 mod reorder;
-pub(crate) mod sequence;
+mod sequence;
 mod start;
 mod tree;
 
-use remat_graph::{Bytes, Graph, Micros};
+use remat_graph::{Bytes, Graph, Micros, NodeId, Step};
 
 use crate::bound;
 use crate::draft::{Draft, needed_nodes};
@@ -38,17 +40,14 @@ use start::Cutter;
 const WORK: u64 = 400_000;
 /// The same for each node of a graph too small to need so much.
 const WORK_PER_NODE: u64 = 4_000;
-/// Arcs that the first plan may look at, in its cuts and again in its bound: a few hundredths of a second.
-const FIRST_ARCS: u64 = 2_000_000;
+/// Arcs that the first plan's cuts may look at: five hundredths of a second.
+const FIRST_ARCS: u64 = 12_000_000;
+/// Arcs that its bound may look at.
+const FIRST_BOUND_ARCS: u64 = 1_000_000;
 /// Arcs that the bound may look at otherwise. A graph of two thousand nodes needs about half of it.
 const BOUND_ARCS: u64 = 12_000_000;
-/// A peak that is above the floor by at most one part in so many is low enough.
-const NEAR: i64 = 1024;
-/// Searches for the lowest peak, which share three quarters of the work of one: a refusal takes this and a search for
-/// its budget.
-const ROUNDS: u32 = 4;
-/// How far below the lowest peak so far the second of them aims, as a share of it; halved whenever one fails.
-const STEP: f64 = 0.125;
+/// The share of a search's work that a search for the lowest peak does: a refusal takes both.
+const LOWEST: (u64, u64) = (3, 8);
 
 /// A draft under `budget` if one is found, otherwise the lowest that was reached.
 pub(crate) fn draft(
@@ -76,9 +75,6 @@ pub(crate) fn draft(
 }
 
 /// A draft with as low a peak as is found; none is below `floor`.
-///
-/// A budget far below what can be reached tells a search little about where to go. So the first round aims at the
-/// floor, and the others somewhat below the lowest so far, from where it is.
 pub(crate) fn lowest(
     graph: &Graph,
     floor: Bytes,
@@ -87,36 +83,15 @@ pub(crate) fn lowest(
 ) -> Draft {
     let model = Model::new(graph, &needed_nodes(graph));
     let floor = i64::try_from(floor.get()).unwrap_or(i64::MAX);
-    if let Some(best) = exhaust(&model, floor) {
-        return finished(&model, &best, model.least_time(), 0, false);
-    }
-    let work = 3 * work(&model, options.effort) / u64::from(4 * ROUNDS);
-    let mut best = Found::of_order(&model, &model.natural);
-    let (mut limit, mut step) = (floor, STEP);
-    let mut stopped = false;
-    for _ in 0..ROUNDS {
-        let mut search = Search::new(&model, limit, work, watch);
-        search.add(best.clone());
-        search.start();
-        search.anneal();
-        stopped |= search.stopped;
-        if search.best.peak > limit {
-            step /= 2.0;
-        }
-        if search.best.peak < best.peak {
-            best = search.best;
-        }
-        limit = floor.max(best.peak - (step * best.peak as f64) as i64);
-        if stopped || best.peak - floor <= floor / NEAR {
-            break;
-        }
-    }
+    let work = work(&model, options.effort) * LOWEST.0 / LOWEST.1;
+    let (best, stopped) = lowest::lowest(&model, floor, work, watch);
     finished(&model, &best, model.least_time(), work, stopped)
 }
 
 fn finished(model: &Model, best: &Found, bound: f64, work: u64, stopped: bool) -> Draft {
+    let runs = best.order.iter().filter(|&&v| v as usize != model.source);
     Draft {
-        steps: model.steps(&best.order),
+        steps: runs.map(|&v| Step::Run(NodeId(v))).collect(),
         time_bound: Micros(bound),
         work,
         stopped,
@@ -136,30 +111,10 @@ pub(crate) fn time_bound(graph: &Graph, budget: Bytes, effort: Effort) -> Micros
     let model = Model::new(graph, &needed_nodes(graph));
     let limit = i64::try_from(budget.get()).unwrap_or(i64::MAX);
     let arcs = match effort {
-        Effort::FIRST => FIRST_ARCS,
+        Effort::FIRST => FIRST_BOUND_ARCS,
         _ => BOUND_ARCS,
     };
     Micros(bound::time_bound(&model, limit, arcs))
-}
-
-/// The fastest sequence under `limit`, or if there is none the one with the lowest peak; nothing where the graph
-/// is too large for [`exact`].
-fn exhaust(model: &Model, limit: i64) -> Option<Found> {
-    let mut best = match exact(model, limit) {
-        Exact::Fastest(order) => return Some(Found::of_order(model, &order)),
-        Exact::Impossible => Found::of_order(model, &model.natural),
-        Exact::Unknown => return None,
-    };
-    let mut too_low = limit;
-    while too_low + 1 < best.peak {
-        let middle = too_low + (best.peak - too_low) / 2;
-        match exact(model, middle) {
-            Exact::Fastest(order) => best = Found::of_order(model, &order),
-            Exact::Impossible => too_low = middle,
-            Exact::Unknown => break,
-        }
-    }
-    Some(best)
 }
 
 /// The state of a search.
@@ -188,11 +143,15 @@ const COLD: f64 = 0.002;
 const STARTS: usize = 4;
 /// Arcs of a cut that take as long as one unit of the annealing's work.
 const ARCS: u64 = 16;
+/// Arcs that every sequence of cuts may look at, however small the work.
+const LEAST_ARCS: u64 = 2_000_000;
 /// Work of the short annealing of each start, for each run in it.
 const POLISH: u64 = 20;
 /// Seeds of the runs that are not numbered by their start.
 const LONG_SEEDS: (u64, u64) = (77, 78);
 const POLISH_SEED: u64 = 5;
+/// Runs per node after which an order with foresight is given up, for the first plan and otherwise.
+const MOST_RUNS: (usize, usize) = (2, 8);
 /// Cuts without gain after which no more are tried.
 const PATIENCE: u32 = 48;
 
@@ -207,37 +166,47 @@ impl<'a> Search<'a> {
             stopped: false,
             starts: vec![best.clone()],
             best,
-            cutter: Cutter::new(model, limit, (ARCS * work / 4).max(FIRST_ARCS)),
+            cutter: match work {
+                0 => Cutter::new(model, limit, FIRST_ARCS, true),
+                _ => Cutter::new(model, limit, (ARCS * work / 4).max(LEAST_ARCS), false),
+            },
             watch,
         }
     }
 
     /// The first plans.
     fn start(&mut self) {
-        let reordered = reorder::with_few_bytes(self.model);
         self.add_with_foresight(&self.model.natural);
-        // Where it is not below the graph's own order, nothing is to be had from it.
-        let natural = Found::of_order(self.model, &self.model.natural);
-        if Found::of_order(self.model, &reordered).peak < natural.peak && !self.is_first_enough() {
-            self.add_with_foresight(&reordered);
-        }
         if self.is_first_enough() {
             return;
         }
-        if self.report(0) {
+        let peak = |order: &[u32]| Found::of_order(self.model, order).peak;
+        let reordered = reorder::with_few_bytes(self.model);
+        // Where it is not below the graph's own order, nothing is to be had from it.
+        if peak(&reordered) < peak(&self.model.natural) {
+            self.add_with_foresight(&reordered);
+        }
+        if self.is_first_enough() || self.report(0) {
             return;
         }
-        self.cut_until(self.work * 2 / 5);
+        self.cut_until(match self.work {
+            0 => FIRST_ARCS / ARCS,
+            work => work * 2 / 5,
+        });
     }
 
     /// Takes note of `base`, and of what comes of it under the budget with foresight.
     fn add_with_foresight(&mut self, base: &[u32]) {
         self.add(Found::of_order(self.model, base));
+        let most_runs = match self.work {
+            0 => MOST_RUNS.0,
+            _ => MOST_RUNS.1,
+        };
         for bend in start::BENDS {
             if self.is_first_enough() {
                 return;
             }
-            if let Some(order) = first::first(self.model, base, self.limit, bend) {
+            if let Some(order) = first::first(self.model, base, self.limit, bend, most_runs) {
                 self.add(Found::of_order(self.model, &order));
             }
         }
@@ -274,7 +243,7 @@ impl<'a> Search<'a> {
                 true => 0,
                 false => idle + 1,
             };
-            if self.done >= work || idle > PATIENCE || self.report(0) {
+            if self.is_first_enough() || self.done >= work || idle > PATIENCE || self.report(0) {
                 return;
             }
         }

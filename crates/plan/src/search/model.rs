@@ -11,7 +11,7 @@
 //!
 //! Ids are plain `usize`/`u32` indices of the graph's own nodes and storages; `source` comes after them.
 
-use remat_graph::{Effect, Graph, NodeId, Phase, Step, StorageId};
+use remat_graph::{Effect, Graph, NodeId, Phase, StorageId};
 
 /// Lists of ids, one per item, in one array.
 #[derive(Clone, Debug, Default)]
@@ -183,33 +183,30 @@ impl Model {
         self.natural.iter().map(|&v| self.time[v as usize]).sum()
     }
 
-    /// The steps of a sequence, each storage freed right after its last use.
-    pub(crate) fn steps(&self, order: &[u32]) -> Vec<Step> {
-        let mut needed = self.kept.clone();
-        let mut frees: Vec<Vec<u32>> = vec![Vec::new(); order.len()];
-        for (at, &v) in order.iter().enumerate().rev() {
-            let v = v as usize;
-            for &w in self.writes.of(v) {
-                if !needed[w as usize] {
-                    frees[at].push(w);
+    /// Bytes live during each run of a sequence, if each storage is freed right after its last use.
+    pub(crate) fn bytes_during(&self, order: &[u32]) -> Vec<i64> {
+        // From the end: what is live before a run is what is live after it, less what it writes, with what it reads.
+        let mut live = self.kept.clone();
+        let sizes = live.iter().zip(&self.bytes);
+        let mut now = self.base
+            + sizes
+                .map(|(&live, bytes)| i64::from(live) * bytes)
+                .sum::<i64>();
+        let mut during = vec![0; order.len()];
+        for (&v, during) in order.iter().zip(&mut during).rev() {
+            let (reads, writes) = (self.reads.of(v as usize), self.writes.of(v as usize));
+            for &s in reads.iter().chain(writes) {
+                if !std::mem::replace(&mut live[s as usize], true) {
+                    now += self.bytes[s as usize];
                 }
-                needed[w as usize] = false;
             }
-            for &r in self.reads.of(v) {
-                if !needed[r as usize] {
-                    frees[at].push(r);
-                }
-                needed[r as usize] = true;
+            *during = now + self.workspace[v as usize];
+            for &s in writes {
+                live[s as usize] = false;
+                now -= self.bytes[s as usize];
             }
         }
-        let mut steps = Vec::with_capacity(2 * order.len());
-        for (&v, frees) in order.iter().zip(frees) {
-            if v as usize != self.source {
-                steps.push(Step::Run(NodeId(v)));
-            }
-            steps.extend(frees.into_iter().map(|s| Step::Free(StorageId(s))));
-        }
-        steps
+        during
     }
 }
 

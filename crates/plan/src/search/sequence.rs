@@ -158,20 +158,9 @@ impl<'m> Sequence<'m> {
         self.tree.highest()
     }
 
-    /// Bytes live during the first run of a node.
-    pub(crate) fn bytes_at(&self, node: usize) -> i64 {
-        let run = self.runs[node][0];
-        self.tree.get(self.at[run as usize] as usize)
-    }
-
     /// How far the sequence is above `budget`, summed over [`BLOCKS`] stretches of slots.
     pub(crate) fn above(&self, budget: i64) -> i64 {
         self.tree.above(budget, BLOCKS.ilog2())
-    }
-
-    /// The first slot at which the peak is reached.
-    pub(crate) fn peak_slot(&self) -> u32 {
-        self.tree.highest_at() as u32
     }
 
     pub(crate) fn time(&self) -> f64 {
@@ -185,12 +174,6 @@ impl<'m> Sequence<'m> {
 
     pub(crate) fn slot_count(&self) -> u32 {
         self.slots.len() as u32
-    }
-
-    /// How many runs stand before a slot.
-    pub(crate) fn position(&self, slot: u32) -> usize {
-        let before = &self.slots[..slot as usize];
-        before.iter().filter(|&&r| r != EMPTY).count()
     }
 
     /// The run in a slot.

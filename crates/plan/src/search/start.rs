@@ -7,16 +7,18 @@
 //!   lowest at which the run fits. The new order may have another peak; it is cut again, until all is under the
 //!   budget. What is recomputed after one cut may so be recomputed again after another.
 
-use super::anneal::Found;
+use super::anneal::{Found, highest_run};
 use super::model::Model;
 use super::moment::Moment;
 use super::random::Random;
-use super::sequence::Sequence;
 
 /// How much the distance to the next use counts, see [`first`](super::first).
 pub(crate) const BENDS: [f64; 4] = [0.0, 0.5, 1.0, 1.5];
 /// Halvings of the range of prices.
 const HALVINGS: u32 = 14;
+/// How many times the price of a cut is above or below that of the cut before it, mostly; and halvings of that range.
+const APART: f64 = 4.0;
+const NEAR_HALVINGS: u32 = 6;
 /// Prices that are tried, in microseconds per byte, as shares of (time of the step / budget). At the lowest
 /// nothing is worth running again, at the highest everything is.
 const PRICES: (f64, f64) = (1e-4, 1e3);
@@ -26,6 +28,8 @@ const SPREADS: [f64; 7] = [0.05, 0.0, 0.2, 0.5, 0.1, 0.3, 1.0];
 /// How far under the budget a cut aims, as shares of the budget, in turn. Aiming lower leaves room for what runs
 /// again nearby.
 const MARGINS: [f64; 7] = [0.0, 0.03, 0.0, 0.01, 0.0, 0.08, 0.0];
+/// The same for quick cuts, of which fewer are needed so.
+const QUICK_MARGIN: f64 = 0.05;
 /// Cuts, one after the other. Tight budgets need a few dozen.
 const MOST_CUTS: u32 = 48;
 /// Cuts without a lower peak after which no more are tried.
@@ -58,10 +62,15 @@ pub(crate) struct Cutter<'m> {
     pub(crate) work: u64,
     /// Arcs after which a sequence is given up.
     most_work: u64,
+    /// Whether the first sequence under the budget is all that is wanted: then a cut aims somewhat lower, and looks for its
+    /// price near that of the one before it.
+    is_quick: bool,
+    /// The price of the last cut, if so.
+    near: Option<f64>,
 }
 
 impl<'m> Cutter<'m> {
-    pub(crate) fn new(model: &'m Model, budget: i64, most_work: u64) -> Cutter<'m> {
+    pub(crate) fn new(model: &'m Model, budget: i64, most_work: u64, is_quick: bool) -> Cutter<'m> {
         Cutter {
             model,
             budget,
@@ -70,6 +79,8 @@ impl<'m> Cutter<'m> {
             round: 0,
             work: 0,
             most_work,
+            is_quick,
+            near: None,
         }
     }
 
@@ -87,7 +98,10 @@ impl<'m> Cutter<'m> {
 
     fn turn_knobs(&mut self) -> Knobs {
         let spread = SPREADS[self.round % SPREADS.len()];
-        let margin = MARGINS[self.round % MARGINS.len()];
+        let margin = match self.is_quick {
+            true => QUICK_MARGIN,
+            false => MARGINS[self.round % MARGINS.len()],
+        };
         self.round += 1;
         let random = &mut self.random;
         match &self.best {
@@ -149,8 +163,7 @@ impl<'m> Cutter<'m> {
     fn cut(&mut self, now: &Found, aim: i64, weights: &[f64]) -> Option<Found> {
         let model = self.model;
         let order = &now.order;
-        let sequence = Sequence::new(model, order);
-        let position = sequence.position(sequence.peak_slot());
+        let position = highest_run(model, order);
         let node = order[position] as usize;
         let mut past = vec![false; model.time.len()];
         for &v in &order[..position] {
@@ -194,27 +207,53 @@ impl<'m> Cutter<'m> {
 
     /// The lowest price, at least `low`, at which what is kept fits into `room`, and what runs again then. Below
     /// that price, by at most one halving.
-    fn cheapest(&self, moment: &mut Moment, room: i64, low: f64) -> Option<(f64, Vec<bool>)> {
+    fn cheapest(&mut self, moment: &mut Moment, room: i64, low: f64) -> Option<(f64, Vec<bool>)> {
         let unit = self.model.least_time() / self.budget.max(1) as f64;
-        let (mut low, mut high) = (low, PRICES.1);
-        let mut again = None;
-        for step in 0..HALVINGS {
-            let price = match step {
-                0 => high,
-                _ => (low * high).sqrt(),
-            };
-            moment.least(price * unit);
-            match moment.is_solved() && moment.kept() <= room as f64 {
-                true => {
-                    again = Some(moment.again());
-                    high = price;
-                }
-                false if step == 0 => break,
-                false => low = price,
+        let all = (low, PRICES.1);
+        let found = match self.near {
+            Some(near) => {
+                let near = (low.max(near / APART), low.max(near) * APART);
+                bisect(moment, room, unit, near, NEAR_HALVINGS)
+                    .or_else(|| bisect(moment, room, unit, all, HALVINGS))
+            }
+            None => bisect(moment, room, unit, all, HALVINGS),
+        };
+        if self.is_quick {
+            self.near = found.as_ref().map(|&(price, _)| price);
+        }
+        found
+    }
+}
+
+/// The lowest price in a range at which what is kept fits into `room`, to within the last of some halvings, less that,
+/// and what runs again then; nothing if the highest is too low.
+fn bisect(
+    moment: &mut Moment,
+    room: i64,
+    unit: f64,
+    (mut low, mut high): (f64, f64),
+    halvings: u32,
+) -> Option<(f64, Vec<bool>)> {
+    let mut again = None;
+    for step in 0..halvings {
+        let price = match step {
+            0 => high,
+            _ => (low * high).sqrt(),
+        };
+        moment.least(price * unit);
+        match moment.is_solved() && moment.kept() <= room as f64 {
+            true => {
+                again = Some(moment.again());
+                high = price;
+            }
+            false if step == 0 => break,
+            false => {
+                low = price;
+                moment.keep();
             }
         }
-        Some((low, again?))
     }
+    Some((low, again?))
 }
 
 /// The storages that a run behind `position` reads as a run before it wrote them.
@@ -240,8 +279,7 @@ struct Built {
 impl Built {
     /// The node because of which the run at the peak was put in.
     fn blamed(&self, model: &Model) -> Option<u32> {
-        let sequence = Sequence::new(model, &self.order);
-        self.because[sequence.position(sequence.peak_slot())]
+        self.because[highest_run(model, &self.order)]
     }
 }
 
@@ -321,37 +359,25 @@ fn without_useless(model: &Model, order: &[u32], because: &[Option<u32>]) -> Bui
 
 #[cfg(test)]
 mod tests {
-    use remat_graph::{Bytes, Effect, Graph, GraphParts, Micros, Phase, Role, Storage, StorageId};
+    use remat_graph::{Bytes, Effect, Graph, GraphParts, Micros, Phase, StorageId};
 
     use super::*;
     use crate::draft::needed_nodes;
-    use crate::testing::{chain, node};
+    use crate::testing::{names, node, parts};
 
     /// `a` makes 10 bytes from the parameter of 1 byte in 1 µs, `b` makes 10 in 5 µs; `c` makes 10 from both, and `p` 10 from
     /// that; `e` reads what `a`, `b` and `p` made, and makes 1. The peak is at `p`: 1 + 4 · 10. For 32 bytes either `a` or `b`
     /// has to run again before `e`, which then needs 1 + 3 · 10 + 1; `a` is the cheaper one.
     fn two_to_choose_from() -> GraphParts {
-        let storage = |bytes, role| Storage {
-            bytes: Bytes(bytes),
-            role,
-        };
-        let mut parts = chain(1).into_parts();
-        parts.storages = vec![storage(1, Role::Parameter)];
-        parts
-            .storages
-            .extend(vec![storage(10, Role::Activation); 4]);
-        parts.storages.push(storage(1, Role::Other));
-        parts.nodes = vec![
-            node("x", Phase::Input, &[], &[0]),
+        let nodes = vec![
             node("a", Phase::Forward, &[0], &[1]),
             node("b", Phase::Forward, &[], &[2]),
             node("c", Phase::Forward, &[1, 2], &[3]),
             node("p", Phase::Forward, &[3], &[4]),
             node("e", Phase::Forward, &[1, 2, 4], &[5]),
         ];
+        let mut parts = parts(&[10, 10, 10, 10, 1], nodes);
         parts.nodes[2].time = Micros(5.0);
-        parts.outputs = vec![StorageId(5)];
-        parts.targets.clear();
         parts
     }
 
@@ -362,12 +388,9 @@ mod tests {
         let natural = Found::of_order(&model, &model.natural);
         assert_eq!(natural.peak, 41);
         let weights = vec![1.0; model.bytes.len()];
-        let mut cutter = Cutter::new(&model, 32, 1000);
+        let mut cutter = Cutter::new(&model, 32, 1000, false);
         let found = cutter.cut(&natural, 32, &weights).expect("a cut");
-        let names = found.order[1..]
-            .iter()
-            .map(|&v| &*graph.nodes()[v as usize].name);
-        (names.collect::<Vec<_>>().join(" "), found.peak)
+        (names(&graph, &found.order), found.peak)
     }
 
     #[test]

@@ -35,18 +35,6 @@ impl MaxTree {
         self.top[1]
     }
 
-    /// The first slot that has the highest value.
-    pub(crate) fn highest_at(&self) -> usize {
-        let mut i = 1;
-        while i < self.size {
-            i *= 2;
-            if self.top[i] < self.top[i + 1] {
-                i += 1;
-            }
-        }
-        i - self.size
-    }
-
     /// The slots in `2^level` blocks (fewer if there are fewer slots): the sum over the blocks of how far the
     /// highest value of a block is above `limit`.
     pub(crate) fn above(&self, limit: i64, level: u32) -> i64 {
@@ -144,7 +132,6 @@ mod tests {
                 plain[a.min(b)..=a.max(b)].iter_mut().for_each(|v| *v += by);
                 let highest = plain.iter().copied().max().unwrap_or(0);
                 assert_eq!(tree.highest(), highest);
-                assert_eq!(plain[tree.highest_at()], highest);
                 assert_eq!(tree.get(a), plain[a]);
                 // With as many blocks as slots, every slot counts alone.
                 let above: i64 = plain.iter().map(|v| (v - 3).max(0)).sum();
