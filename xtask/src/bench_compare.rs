@@ -25,7 +25,7 @@ const CASES: [Case; 8] = [
     },
     Case {
         name: "resnet152-b8",
-        arguments: "resnet152 8 sgd 4 70%,50%,35% search,mutwo,sqrt",
+        arguments: "resnet152 8 sgd 5 70%,50%,35% search,mutwo,sqrt",
     },
     Case {
         name: "resnet152-b16",
@@ -45,11 +45,11 @@ const CASES: [Case; 8] = [
     },
     Case {
         name: "bert-base-b16",
-        arguments: "bert-base 16 adam 3 70%,50%,35% search,mutwo,sqrt",
+        arguments: "bert-base 16 adam 4 70%,50%,35% search,mutwo,sqrt",
     },
     Case {
         name: "bert-base-b32",
-        arguments: "bert-base 32 adam 2 70%,50%,35% search,mutwo,sqrt",
+        arguments: "bert-base 32 adam 3 70%,50%,35% search,mutwo,sqrt",
     },
 ];
 
@@ -116,7 +116,8 @@ struct Measured {
 }
 
 impl Row {
-    /// The measured overhead in percent.
+    /// The measured overhead in percent: the median over the rounds, in each of which both steps ran in short turns, so that
+    /// a machine that is slower for a while is so for both.
     fn overhead(&self) -> Option<f64> {
         Some(100.0 * (ratio(&self.measured()?.seconds, &self.plain) - 1.0))
     }
@@ -289,7 +290,7 @@ fn summary(archive: &Archive, rows: &[Row], claims: &[Claim]) -> Result<String> 
     let mut text = format!(
         "# The planned step against the plain one\n\n\
          `cargo xtask bench compare` {}. ResNet-152: 224 × 224, SGD with momentum. BERT-base, masked language model: 128 tokens, Adam, \
-         dropout 0.1. Plain and planned steps take turns, one round that is not counted; times are medians of the counted ones, overheads medians of the rounds' ratios; the files have \
+         dropout 0.1. In a round the plain and the planned steps run side by side, in turns of 0.2 s; one round is not counted; times are medians of the counted ones, overheads medians of the rounds' ratios; the files have \
          every time. A budget is a share of the plain step's arena or, where no plan goes so low, the smallest that `search` reaches; `b32` \
          is the whole plain arena of batch 32. A plan that is predicted to be slower than the \
          search's by more than 10 points is not run. Every planned loss had the plain step's bits.\n\n",

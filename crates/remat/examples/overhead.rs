@@ -2,7 +2,8 @@
 //!
 //! `overhead MODEL BATCH OPTIMIZER ROUNDS BUDGETS STRATEGIES`, lists with commas. A budget is `50%` of the plain step's
 //! arena, or `b32`: all of the plain step's arena at that batch size. The plain step is profiled once; every plan is made
-//! from that profile. In each round the plain step and then each planned one runs once; a first round is not counted.
+//! from that profile. In each round the plain step and the planned ones run once each, side by side in short turns; a first round is
+//! not counted.
 //! Prints CSV, a line for each budget and strategy. Fails if a peak is not the predicted one or a loss differs in a bit.
 //!
 //! `cargo xtask bench compare` runs it for the reference models.
@@ -10,11 +11,14 @@
 use std::error::Error as StdError;
 use std::time::Instant;
 
-use remat::{Error, FitOptions, Fitted, Trainer, fit_profiled, plain_peak, profile_plain};
+use remat::{
+    Error, FitOptions, Fitted, Trainer, fit_profiled, plain_peak, profile_plain, side_by_side,
+};
 use remat_engine::Engine;
 use remat_graph::{Bytes, Graph};
 use remat_models::{Model, ModelOptions, build};
 use remat_plan::{NoWatch, Options, Planned, Strategy};
+use remat_profile::MeasureOptions;
 use remat_program::Optimizer;
 
 const HEADER: &str = "model,batch_size,share,budget_bytes,plain_peak_bytes,strategy,predicted_peak_bytes,\
@@ -86,6 +90,10 @@ impl Bench {
         let model = build(name, &model_options)?;
         let options = FitOptions {
             seed: SEED,
+            measure: MeasureOptions {
+                measured: rounds.max(MeasureOptions::default().measured),
+                ..MeasureOptions::default()
+            },
             ..FitOptions::default()
         };
         Ok(Bench {
@@ -175,12 +183,7 @@ impl Bench {
             runs.push(run.transpose()?.map(|engine| self.run(engine)));
         }
         for _ in 0..=self.rounds {
-            let loss = plain.step()?;
-            for run in runs.iter_mut().flatten() {
-                if run.step()?.to_bits() != loss.to_bits() {
-                    return Err("a loss differs from the plain step's".into());
-                }
-            }
+            round(std::iter::once(&mut plain).chain(runs.iter_mut().flatten()))?;
         }
         let mut lines = Vec::new();
         for (answer, run) in answers.iter().zip(&runs) {
@@ -233,16 +236,23 @@ impl Bench {
     }
 }
 
-impl Run<'_> {
-    /// Runs a step under the clock, and gives its loss.
-    fn step(&mut self) -> Outcome<f32> {
-        self.trainer.feed()?;
-        let started = Instant::now();
-        let report = self.trainer.run()?;
-        self.seconds.push(started.elapsed().as_secs_f64());
-        self.peak = report.measured.arena;
-        Ok(report.loss)
+/// Runs a step of each, the first of which is the plain one.
+fn round<'r, 'm: 'r>(runs: impl Iterator<Item = &'r mut Run<'m>>) -> Outcome<()> {
+    let mut runs: Vec<_> = runs.collect();
+    for run in &mut runs {
+        run.trainer.feed()?;
     }
+    let mut trainers: Vec<_> = runs.iter_mut().map(|run| &mut run.trainer).collect();
+    let steps = side_by_side(&mut trainers)?;
+    let loss = steps[0].0.loss.to_bits();
+    for (run, (report, time)) in runs.into_iter().zip(steps) {
+        if report.loss.to_bits() != loss {
+            return Err("a loss differs from the plain step's".into());
+        }
+        run.seconds.push(time.as_secs_f64());
+        run.peak = report.measured.arena;
+    }
+    Ok(())
 }
 
 /// The times that count, with blanks between them.

@@ -28,7 +28,7 @@
 //!
 //! [`fit`] is the list of the stages: [`profile()`] the step, then plan, rewrite, verify and place it
 //! ([`fit_profiled`]). [`Trainer`] runs the result and keeps checkpoints, and [`check_numbers`]
-//! compares it with the plain step, bit by bit. [`max_batch`] asks the other way round: not what a step
+//! compares it with the plain step, bit by bit; [`side_by_side`] compares their times. [`max_batch`] asks the other way round: not what a step
 //! costs in a budget, but how large its batch can be.
 //!
 //! There is no fallback: the schedule that runs is the one that was verified, or there is an error.
@@ -51,6 +51,7 @@ mod error;
 mod fit;
 mod max_batch;
 mod numbers;
+mod side_by_side;
 mod times;
 mod trainer;
 
@@ -60,5 +61,6 @@ pub use max_batch::{
     BatchWatch, LARGEST, MaxBatch, MaxBatchOptions, PlainBatch, Refusal, max_batch,
 };
 pub use numbers::{Checked, Difference, check_numbers, check_numbers_from};
+pub use side_by_side::side_by_side;
 pub use times::{Preparing, estimate, plain_engine, profile, profile_plain};
 pub use trainer::{StepReport, Trainer, write_batch};

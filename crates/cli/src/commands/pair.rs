@@ -1,12 +1,12 @@
 //! The plain step and the planned one, measured side by side.
 //!
-//! Their steps alternate, so that whatever else happens on the machine happens to both. The first
-//! step of each is warm-up; of the others the median counts. If both do not fit in memory at the
-//! same time they run one after the other.
+//! Their steps run in short turns, so that whatever else happens on the machine happens to both. The
+//! first step of each is warm-up; of the others the median counts. If both do not fit in memory at
+//! the same time they run one after the other.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use remat::{Error, FitOptions, Fitted, Trainer};
+use remat::{Error, FitOptions, Fitted, StepReport, Trainer, side_by_side};
 use remat_engine::{Engine, EngineError, Peak};
 use remat_models::Model;
 
@@ -28,7 +28,7 @@ pub(crate) struct Pair {
     /// Why there is none, where the plain step does not fit in memory.
     pub(crate) plain: Result<Side, EngineError>,
     pub(crate) planned: Side,
-    /// Whether their steps alternated.
+    /// Whether their steps took turns.
     pub(crate) interleaved: bool,
 }
 
@@ -51,14 +51,10 @@ impl<'m> Run<'m> {
         }
     }
 
-    fn step(&mut self) -> Result<(), Error> {
-        self.trainer.feed()?;
-        let started = Instant::now();
-        let report = self.trainer.run()?;
-        self.times.push(started.elapsed());
+    fn keep(&mut self, (report, time): (StepReport, Duration)) {
+        self.times.push(time);
         self.losses.push(report.loss);
         self.measured = report.measured;
-        Ok(())
     }
 
     fn side(self) -> Side {
@@ -68,6 +64,19 @@ impl<'m> Run<'m> {
             measured: self.measured,
         }
     }
+}
+
+/// Runs a step of each.
+fn step(runs: &mut [&mut Run<'_>]) -> Result<(), Error> {
+    for run in &mut *runs {
+        run.trainer.feed()?;
+    }
+    let mut trainers: Vec<_> = runs.iter_mut().map(|run| &mut run.trainer).collect();
+    let steps = side_by_side(&mut trainers)?;
+    for (run, step) in runs.iter_mut().zip(steps) {
+        run.keep(step);
+    }
+    Ok(())
 }
 
 /// Runs one warm-up step and `steps` more of each.
@@ -87,8 +96,7 @@ pub(crate) fn measure(
             let mut bar = Bar::new("measuring steps");
             for done in 0..=steps {
                 bar.show(done as u64, steps as u64 + 1, "");
-                plain.step()?;
-                planned.step()?;
+                step(&mut [&mut plain, &mut planned])?;
             }
             Ok(Pair {
                 plain: Ok(plain.side()),
@@ -100,7 +108,7 @@ pub(crate) fn measure(
             let mut bar = Bar::new("measuring the planned step");
             for done in 0..=steps {
                 bar.show(done as u64, steps as u64 + 1, "");
-                planned.step()?;
+                step(&mut [&mut planned])?;
             }
             let planned = planned.side();
             Ok(Pair {
@@ -138,7 +146,7 @@ fn plain_alone(
     let mut bar = Bar::new("measuring the plain step");
     for done in 0..=steps {
         bar.show(done as u64, steps as u64 + 1, "");
-        plain.step()?;
+        step(&mut [&mut plain])?;
     }
     Ok(Ok(plain.side()))
 }
