@@ -113,7 +113,7 @@ pub(crate) fn median(numbers: &[f64]) -> f64 {
     }
 }
 
-/// The median over the rounds of one side's time as a multiple of the other's. In each round both ran one after the other, so
+/// The median over the rounds of one side's time as a multiple of the other's. In a round both run in turns, so
 /// that a machine that is slower for a while is so for both.
 pub(crate) fn ratio(ours: &[f64], theirs: &[f64]) -> f64 {
     let pairs = ours.iter().zip(theirs);
