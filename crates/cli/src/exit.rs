@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use remat_engine::EngineError;
 use remat_graph::FileError;
 use remat_models::ModelError;
 use remat_plan::PlanError;
@@ -12,7 +13,7 @@ use remat_verify::Violations;
 
 /// Something on the command line makes no sense.
 pub(crate) const USAGE: u8 = 2;
-/// No plan fits in the budget, or the step not in the memory limit.
+/// No plan fits in the budget, or the step not in memory.
 pub(crate) const INFEASIBLE: u8 = 3;
 /// A plan breaks a rule, or a step was not what was promised.
 pub(crate) const VIOLATION: u8 = 4;
@@ -31,14 +32,15 @@ Exit codes:
   0    done
   1    something else went wrong
   2    the command line makes no sense
-  3    no plan fits in the budget, or the step not in the memory limit (nothing is run or written)
+  3    no plan fits in the budget, or the step not in memory
   4    a plan breaks a rule, or a step was not what was promised
   5    a file cannot be read or written, or does not hold what it should
   130  interrupted (Ctrl-C); no half-written file is left
   141  whoever read the output has left, as in `remat models | head -1`
 
-Results go to standard output, progress and notes to standard error; with --json, standard output is JSON and nothing
-else. Colours only on a terminal, and never if NO_COLOR is set.
+Results go to standard output, progress and notes to standard error; with --json,
+standard output is JSON and nothing else. Colours only on a terminal, and never if
+NO_COLOR is set.
 
 A model in the memory you have, from the first command to the last:
   remat models
@@ -70,11 +72,20 @@ pub(crate) fn code(error: &anyhow::Error) -> ExitCode {
         if let Some(error) = cause.downcast_ref::<remat::Error>() {
             return of_training(error);
         }
+        if cause
+            .downcast_ref::<EngineError>()
+            .is_some_and(is_out_of_memory)
+        {
+            return Some(INFEASIBLE);
+        }
         if cause.is::<FileError>() || cause.is::<std::io::Error>() {
             return Some(BAD_FILE);
         }
         match cause.downcast_ref::<ProfileError>() {
             Some(ProfileError::NodeDoesNotFit { .. } | ProfileError::LimitTooSmall { .. }) => {
+                return Some(INFEASIBLE);
+            }
+            Some(ProfileError::Engine(error)) if is_out_of_memory(error) => {
                 return Some(INFEASIBLE);
             }
             Some(ProfileError::Engine(_)) | None => {}
@@ -113,9 +124,22 @@ fn of_training(error: &remat::Error) -> Option<u8> {
         | Error::NotAsPlanned { .. }
         | Error::PeakDiffers { .. } => Some(VIOLATION),
         Error::Weights(_) | Error::Checkpoint { .. } | Error::OtherRun { .. } => Some(BAD_FILE),
+        Error::Engine(error) | Error::Profile(ProfileError::Engine(error))
+            if is_out_of_memory(error) =>
+        {
+            Some(INFEASIBLE)
+        }
         Error::Plan(PlanError::Stopped { .. })
         | Error::Profile(_)
         | Error::Engine(_)
         | Error::OtherNodes { .. } => None,
     }
+}
+
+/// Whether the machine has not enough memory for a step.
+pub(crate) fn is_out_of_memory(error: &EngineError) -> bool {
+    matches!(
+        error,
+        EngineError::OutOfMemory { .. } | EngineError::Reserve { .. }
+    )
 }

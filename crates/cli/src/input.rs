@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Context as _;
 use remat::{FitOptions, profile_plain};
 use remat_graph::{Graph, read_graph};
-use remat_models::{ModelOptions, build, names};
+use remat_models::{ModelOptions, build};
 use remat_program::Optimizer;
 
 use crate::exit::UsageError;
@@ -19,21 +19,21 @@ pub(crate) fn graph(path: &Path) -> anyhow::Result<Graph> {
 /// Reads the graph that the user named or, with a batch size, measures the plain step of the model
 /// of that name, trained with Adam.
 pub(crate) fn graph_or_model(name: &Path, batch: Option<usize>) -> anyhow::Result<Graph> {
-    let Some(batch) = batch else {
-        let model = names().find(|model| Path::new(model) == name);
-        return match model.filter(|_| !name.exists()) {
-            Some(model) => {
-                Err(UsageError(format!("{model} is a model: give a --batch-size")).into())
-            }
-            None => graph(name),
-        };
-    };
+    // What is no file and does not look like one was meant to be a model.
+    let is_file = name.exists() || name.extension().is_some() || name.components().count() > 1;
+    if batch.is_none() && is_file {
+        return graph(name);
+    }
     let options = ModelOptions {
-        batch,
+        batch: batch.unwrap_or(1),
         optimizer: Some(Optimizer::adam(1e-3)),
         ..ModelOptions::default()
     };
     let model = build(&name.display().to_string(), &options)?;
+    if batch.is_none() {
+        let name = name.display();
+        return Err(UsageError(format!("{name} is a model: give a --batch-size")).into());
+    }
     let mut progress = Preparation::new();
     let mut watch = |preparing| progress.show(preparing);
     Ok(profile_plain(&model, &FitOptions::default(), &mut watch)?)

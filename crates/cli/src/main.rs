@@ -17,7 +17,7 @@ use std::process::ExitCode;
 
 /// Train a model in the memory you have.
 #[derive(Parser)]
-#[command(name = "remat", version, after_help = exit::HELP)]
+#[command(name = "remat", version, after_help = exit::HELP, max_term_width = 100)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: commands::Command,
@@ -41,12 +41,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// The error and its causes, each said once: many errors name their cause in their own words.
+/// The error and its causes, each said once: many errors name their cause in their own words. A cause of several lines
+/// begins on one of its own.
 fn message(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
         if !text.contains(&cause) {
-            text += ": ";
+            text += if cause.contains('\n') { "\n" } else { ": " };
             text += &cause;
         }
     }
@@ -70,5 +71,10 @@ mod tests {
         assert_eq!(super::message(&error), "cannot read it: no such file");
         let error = anyhow!("no such file").context("cannot read it");
         assert_eq!(super::message(&error), "cannot read it: no such file");
+        let error = anyhow!("no plan\n  at a node").context("it does not fit");
+        assert_eq!(
+            super::message(&error),
+            "it does not fit\nno plan\n  at a node"
+        );
     }
 }

@@ -68,6 +68,17 @@ fn every_verb_helps_with_examples() {
 }
 
 #[test]
+fn help_fits_in_a_terminal() {
+    let folder = Folder::new("width");
+    for verb in VERBS.iter().chain(&[""]) {
+        let mut command = folder.command(&format!("{verb} --help"));
+        let help = Ran::of(command.env("COLUMNS", "80")).works();
+        let long = help.lines().find(|line| line.chars().count() > 100);
+        assert_eq!(long, None, "{verb}");
+    }
+}
+
+#[test]
 fn mistyped_words_get_a_suggestion() {
     let folder = Folder::new("mistyped");
     folder.remat("plann").fails(2, &["plan"]);
@@ -75,6 +86,12 @@ fn mistyped_words_get_a_suggestion() {
         .remat("run mlp --bugdet 1GiB")
         .fails(2, &["--budget"]);
     folder.remat("run resnet5").fails(2, &["resnet50"]);
+    folder
+        .remat("plan resnt50 --budget 50%")
+        .fails(2, &["did you mean `resnet50`"]);
+    folder
+        .remat("plan resnet50 --budget 50%")
+        .fails(2, &["--batch-size"]);
     folder
         .remat("run mlp --optimizer adan")
         .fails(2, &["'adam'"]);

@@ -299,3 +299,18 @@ fn a_check_begins_with_the_weights_of_the_run() {
         .remat("run mlp --budget 99.9% --steps 1 --check --weights w.safetensors")
         .fails(5, &["w.safetensors"]);
 }
+
+#[test]
+fn a_batch_that_this_machine_cannot_hold_is_told_in_its_row() {
+    let folder = Folder::new("too-large");
+    // A terabyte of activations; the first batch size is compared all the same.
+    let line = "compare transformer-tiny --optimizer sgd --batch-sizes 8,400000 --budget 90% --effort 0 --steps 1";
+    let rows = json(&folder.remat(&format!("{line} --json")).works());
+    assert!(rows[0]["measured_peak_bytes"].as_u64() > Some(0));
+    assert!(rows[1]["measured_peak_bytes"].is_null());
+    let remark = rows[1]["remark"].as_str().expect("a remark");
+    assert!(remark.contains("this machine has"), "{remark}");
+    folder
+        .remat("run transformer-tiny --optimizer sgd --batch-size 400000 --steps 1")
+        .fails(3, &["does not fit in memory"]);
+}

@@ -5,9 +5,10 @@ pub(super) mod table;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use remat::{Error, Fitted, check_numbers, plain_peak};
-use remat_engine::{EngineError, Peak};
+use remat::{Error, FitOptions, Fitted, check_numbers, plain_peak};
+use remat_engine::Peak;
 use remat_graph::{Budget, Bytes, parse_budget, write_atomically};
+use remat_models::Model;
 use remat_report::{Compared, comparison};
 
 use super::Planning;
@@ -16,6 +17,7 @@ use super::report::Reported;
 use super::run::check_text;
 use super::stages::{self, Lines, Times};
 use super::step::{Step, parse_count};
+use crate::exit::is_out_of_memory;
 use crate::output;
 
 /// Measure peak memory and latency with and without recomputation, per batch size
@@ -63,10 +65,11 @@ pub(crate) struct Row {
     /// Of the plain step, predicted; the planned one's is in `planned`.
     pub(crate) plain: Peak,
     pub(crate) budget: Bytes,
-    pub(crate) planned: Result<Planned, Bytes>,
+    /// Or why there is none.
+    pub(crate) planned: Result<Planned, String>,
 }
 
-/// The planned side of a row. Where no plan fits, a row has the smallest arena known in its place.
+/// The planned side of a row.
 pub(crate) struct Planned {
     pub(crate) fitted: Fitted,
     pub(crate) pair: Pair,
@@ -120,67 +123,77 @@ fn report(model: &str, strategy: &str, rows: &[Row], reported: &Reported) -> any
     reported.finish()
 }
 
+/// One row. That a batch size does not fit is told in it: the others may.
 fn measure(arguments: &Arguments, batch: usize) -> anyhow::Result<Row> {
     let model = arguments.step.build(batch)?;
     let options = arguments.step.fit_options(arguments.planning.options());
     let plain = plain_peak(&model, options.threads)?;
     let mut budget = arguments.budget.resolve(plain.arena);
-    let silent = Lines {
-        shown: false,
-        indent: "",
-    };
-    let limit = arguments.planning.limit()?;
-    let fit = |budget, times| stages::fit(&model, plain, budget, times, &options, limit, &silent);
-    // Times from the plain step, where it can run at all.
-    let fitted = match fit(budget, Times::Plain) {
-        Err(error) if out_of_memory(&error) => fit(budget, Times::InBudget),
-        fitted => fitted,
-    };
-    let fitted = match fitted {
-        Err(error) => match (smallest_of(&error), arguments.or_smallest) {
-            (Some(smallest), true) => {
-                budget = smallest;
-                fit(smallest, Times::Plain)
-            }
-            (Some(smallest), false) => {
-                return Ok(Row {
-                    batch,
-                    plain,
-                    budget,
-                    planned: Err(smallest),
-                });
-            }
-            (None, _) => Err(error),
+    let mut fitted = fit(arguments, &model, plain, budget, &options);
+    if let (Err(error), true) = (&fitted, arguments.or_smallest)
+        && let Some(smallest) = smallest_of(error)
+    {
+        budget = smallest;
+        fitted = fit(arguments, &model, plain, budget, &options);
+    }
+    let planned = fitted.and_then(|fitted| run_both(arguments, &model, fitted));
+    let planned = match planned {
+        Ok(planned) => Ok(planned),
+        Err(error) if out_of_memory(&error) => Err(error.to_string()),
+        Err(error) => match smallest_of(&error) {
+            Some(smallest) => Err(format!(
+                "no plan fits in {budget}; the smallest arena known has {smallest}"
+            )),
+            None => return Err(error),
         },
-        fitted => fitted,
-    };
-    let fitted = fitted?.fitted;
-    let seed = arguments.step.training.seed;
-    let pair = pair::measure(&model, &fitted, arguments.steps, seed)?;
-    let checked = match arguments.check && pair.plain.is_ok() {
-        true => check_text(&check_numbers(&model, &fitted, 1, seed)?).map(|_| true)?,
-        false => false,
     };
     Ok(Row {
         batch,
         plain,
         budget,
-        planned: Ok(Planned {
-            fitted,
-            pair,
-            checked,
-        }),
+        planned,
     })
 }
 
-/// Whether the plain step did not get its memory.
+/// Fits the step, with times from the plain step where it can run at all.
+fn fit(
+    arguments: &Arguments,
+    model: &Model,
+    plain: Peak,
+    budget: Bytes,
+    options: &FitOptions,
+) -> anyhow::Result<Fitted> {
+    let silent = Lines {
+        shown: false,
+        indent: "",
+    };
+    let limit = arguments.planning.limit()?;
+    let fit = |times| stages::fit(model, plain, budget, times, options, limit, &silent);
+    let staged = match fit(Times::Plain) {
+        Err(error) if out_of_memory(&error) => fit(Times::InBudget),
+        staged => staged,
+    };
+    Ok(staged?.fitted)
+}
+
+fn run_both(arguments: &Arguments, model: &Model, fitted: Fitted) -> anyhow::Result<Planned> {
+    let seed = arguments.step.training.seed;
+    let pair = pair::measure(model, &fitted, arguments.steps, seed)?;
+    let checked = match arguments.check && pair.plain.is_ok() {
+        true => check_text(&check_numbers(model, &fitted, 1, seed)?).map(|_| true)?,
+        false => false,
+    };
+    Ok(Planned {
+        fitted,
+        pair,
+        checked,
+    })
+}
+
+/// Whether a step did not get its memory.
 fn out_of_memory(error: &anyhow::Error) -> bool {
-    matches!(
-        error.downcast_ref::<Error>(),
-        Some(Error::Engine(
-            EngineError::OutOfMemory { .. } | EngineError::Reserve { .. }
-        ))
-    )
+    let error = error.downcast_ref::<Error>();
+    error.is_some_and(|e| matches!(e, Error::Engine(error) if is_out_of_memory(error)))
 }
 
 /// The smallest arena known, if that is what stands in the way.

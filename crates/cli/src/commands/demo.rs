@@ -75,7 +75,7 @@ const EXAMPLES: [Example; 2] = [
 
 /// Something that ends at once.
 const SMALL_EXAMPLES: [Example; 1] = [Example {
-    title: "A transformer of two layers, texts of 128 tokens",
+    title: "A small transformer, texts of 128 tokens",
     model: "transformer-tiny",
     batches: [8, 16],
     budget_percent: 70,

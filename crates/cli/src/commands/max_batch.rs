@@ -126,21 +126,32 @@ fn text(arguments: &Arguments, budget: Bytes, found: &MaxBatch) -> String {
     }
     lines.push(refusal(found, arguments.max_overhead, budget));
     lines.push(format!(
-        "Verified: {} runs replayed, {} of them recomputations, no violation; the arena is what the budget bounds.",
+        "Verified: {} runs replayed, {} of them recomputations, no violation.",
         audit.runs.iter().sum::<u32>(),
         audit.recomputed
     ));
     lines.push(format!(
-        "Times are predictions: measured at batch {}, scaled node by node. To measure this batch:",
+        "Times are predicted from batch {}, node by node. To measure this batch:",
         found.measured_at
     ));
-    let model = &arguments.step.model;
     lines.push(format!(
-        "  remat compare {model} --batch-sizes {} --budget {}",
+        "  remat compare {} --batch-sizes {} --budget {}",
+        arguments.step.words(),
         found.batch,
-        budget.get()
+        word(budget)
     ));
     lines.join("\n") + "\n"
+}
+
+/// A budget as it is typed: `8GiB`, or bytes if it is no whole number of anything larger.
+fn word(budget: Bytes) -> String {
+    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let whole =
+        |(power, _): &(u32, &str)| budget.get() != 0 && budget.get().is_multiple_of(1 << power);
+    match units.into_iter().find(whole) {
+        Some((power, unit)) => format!("{}{unit}", budget.get() >> power),
+        None => budget.get().to_string(),
+    }
 }
 
 fn refusal(found: &MaxBatch, allowed: Option<f64>, budget: Bytes) -> String {
@@ -192,4 +203,15 @@ fn report(arguments: &Arguments, budget: Bytes, found: &MaxBatch) -> Value {
         },
         "refused": refused,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_is_told_as_it_is_typed() {
+        let words = [8 << 30, 3 << 29, 5 << 10, 1000].map(|bytes| word(Bytes(bytes)));
+        assert_eq!(words, ["8GiB", "1536MiB", "5KiB", "1000"]);
+    }
 }

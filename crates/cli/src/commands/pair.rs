@@ -10,6 +10,7 @@ use remat::{Error, FitOptions, Fitted, StepReport, Trainer, side_by_side};
 use remat_engine::{Engine, EngineError, Peak};
 use remat_models::Model;
 
+use crate::exit::is_out_of_memory;
 use crate::progress::{Bar, Preparation};
 
 /// What a number of steps gave.
@@ -104,7 +105,7 @@ pub(crate) fn measure(
                 interleaved: true,
             })
         }
-        Err(EngineError::OutOfMemory { .. } | EngineError::Reserve { .. }) => {
+        Err(error) if is_out_of_memory(&error) => {
             let mut bar = Bar::new("measuring the planned step");
             for done in 0..=steps {
                 bar.show(done as u64, steps as u64 + 1, "");

@@ -116,6 +116,12 @@ fn profile_one(arguments: &Arguments, size: usize, model: &Model) -> anyhow::Res
         for path in [&paths.nodes, &paths.activations, &paths.graph] {
             println!("{:<12} {}", "wrote", path.display());
         }
+        if !arguments.no_pictures {
+            let stem = arguments
+                .out
+                .join(format!("{}_bs{size}", arguments.step.model));
+            println!("{:<12} {}_*.svg and .png", "wrote", stem.display());
+        }
         println!();
     }
     Ok(profiled)

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use remat::{Checked, Error, FitOptions, StepReport, Trainer, check_numbers_from, plain_peak};
-use remat_engine::{Engine, EngineError, Peak, lower};
+use remat_engine::{Engine, Peak, lower};
 use remat_graph::{Budget, Bytes, parse_budget};
 use remat_models::Model;
 use remat_plan::{NoWatch, Strategy};
@@ -15,7 +15,7 @@ use super::models::millions;
 use super::report::Reported;
 use super::stages::{self, Lines, Staged, Times};
 use super::step::{Step, parse_count};
-use crate::exit::Promised;
+use crate::exit::{Promised, is_out_of_memory};
 use crate::output;
 use crate::progress::Preparation;
 use crate::trace::Trace;
@@ -166,12 +166,10 @@ fn plain_engine(
     let mut progress = Preparation::new();
     match remat::plain_engine(model, options, &mut |preparing| progress.show(preparing)) {
         Ok(engine) => Ok(engine),
-        Err(source @ (EngineError::OutOfMemory { .. } | EngineError::Reserve { .. })) => {
-            Err(Error::PlainOutOfMemory {
-                smallest: smallest(model, options)?,
-                source,
-            })
-        }
+        Err(source) if is_out_of_memory(&source) => Err(Error::PlainOutOfMemory {
+            smallest: smallest(model, options)?,
+            source,
+        }),
         Err(error) => Err(error.into()),
     }
 }

@@ -9,7 +9,7 @@ use remat_graph::{Bytes, Graph, Micros, Phase, Plan};
 use remat_models::Model;
 
 use crate::exit::UsageError;
-use crate::output::bold;
+use crate::output::{bold, note};
 use crate::progress::{Meter, Preparation};
 use crate::summary::percent;
 
@@ -60,6 +60,9 @@ pub(crate) fn fit(
     let share = |bytes: Bytes| percent(bytes.get() as f64 / plain.arena.get().max(1) as f64);
     let of_plain = format!("{} of the plain step's {}", share(budget), plain.arena);
     lines.line("budget", format!("{budget}, {of_plain}"));
+    if budget >= plain.arena && lines.shown {
+        note("the plain step fits in this budget: nothing has to be recomputed");
+    }
     let started = Instant::now();
     let mut progress = Preparation::new();
     let mut watch = |preparing| progress.show(preparing);

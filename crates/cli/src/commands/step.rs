@@ -8,6 +8,11 @@ use remat_program::Optimizer;
 
 use crate::exit::UsageError;
 
+const IMAGE_SIZE: usize = 224;
+const SEQUENCE: usize = 128;
+const OPTIMIZER: &str = "adam";
+const LEARNING_RATE: f32 = 3e-4;
+
 /// A model, its sizes, and how it trains.
 #[derive(clap::Args)]
 pub(crate) struct Step {
@@ -21,16 +26,16 @@ pub(crate) struct Step {
 #[derive(clap::Args)]
 pub(crate) struct Training {
     /// Height and width of the images, for models that see images
-    #[arg(long, value_name = "N", default_value_t = 224, value_parser = parse_count)]
+    #[arg(long, value_name = "N", default_value_t = IMAGE_SIZE, value_parser = parse_count)]
     pub(crate) image_size: usize,
     /// Tokens in a sequence, for models that read text
-    #[arg(long, value_name = "N", default_value_t = 128, value_parser = parse_count)]
+    #[arg(long, value_name = "N", default_value_t = SEQUENCE, value_parser = parse_count)]
     pub(crate) sequence: usize,
     /// How parameters are updated
-    #[arg(long, default_value = "adam", value_parser = ["adam", "adamw", "sgd"])]
+    #[arg(long, default_value = OPTIMIZER, value_parser = ["adam", "adamw", "sgd"])]
     pub(crate) optimizer: String,
     /// How far an update goes
-    #[arg(long, value_name = "RATE", default_value_t = 3e-4)]
+    #[arg(long, value_name = "RATE", default_value_t = LEARNING_RATE)]
     pub(crate) learning_rate: f32,
     /// Threads that run a kernel [default: all cores]
     #[arg(long, value_name = "N", value_parser = parse_count)]
@@ -49,6 +54,35 @@ impl Step {
     /// How to fit it, with this planner.
     pub(crate) fn fit_options(&self, plan: Options) -> FitOptions {
         self.training.fit_options(plan)
+    }
+
+    /// The words that name this step in a command: the model, and every flag that is not as usual.
+    pub(crate) fn words(&self) -> String {
+        let Training {
+            image_size,
+            sequence,
+            optimizer,
+            learning_rate,
+            threads,
+            seed,
+        } = &self.training;
+        let mut words = self.model.clone();
+        let mut flag = |unusual: bool, name: &str, value: &dyn std::fmt::Display| {
+            if unusual {
+                words += &format!(" --{name} {value}");
+            }
+        };
+        flag(*image_size != IMAGE_SIZE, "image-size", image_size);
+        flag(*sequence != SEQUENCE, "sequence", sequence);
+        flag(optimizer != OPTIMIZER, "optimizer", optimizer);
+        flag(
+            *learning_rate != LEARNING_RATE,
+            "learning-rate",
+            learning_rate,
+        );
+        flag(threads.is_some(), "threads", &threads.unwrap_or_default());
+        flag(*seed != 0, "seed", seed);
+        words
     }
 }
 

@@ -85,12 +85,7 @@ impl Row {
     fn remark(&self) -> String {
         let planned = match &self.planned {
             Ok(planned) => planned,
-            Err(smallest) => {
-                return format!(
-                    "no plan fits in {}; the smallest arena known has {smallest}",
-                    self.budget
-                );
-            }
+            Err(why) => return why.clone(),
         };
         let mut remarks = Vec::new();
         if planned.pair.plain.is_err() {

@@ -66,10 +66,7 @@ pub(crate) fn text(profiled: &Profiled) -> String {
         );
     }
     for (title, key) in ORDERS {
-        line("", format!("activations by {title}"));
-        for a in top(&profile.activations, key) {
-            line("", activation(a));
-        }
+        out += &activations(title, &top(&profile.activations, key));
     }
     out
 }
@@ -85,20 +82,35 @@ const ORDERS: [Order; 3] = [
     ("recompute ratio", |a| a.recompute_ratio.unwrap_or(0.0)),
 ];
 
-fn activation(a: &ActivationStats) -> String {
-    let time = |t: Option<Seconds>| t.map_or("never".into(), show);
-    let ratio = match a.recompute_ratio {
-        Some(ratio) if ratio.is_finite() => format!("{}/s", Bytes(ratio as u64)),
-        Some(_) => "free".into(),
-        None => "-".into(),
+/// A table of activations. It starts at the left edge, since their names are long.
+fn activations(order: &str, rows: &[&ActivationStats]) -> String {
+    let columns = |cells: [&str; 5]| {
+        let [size, idle, again, ratio, name] = cells;
+        format!("{size:>11} {idle:>10} {again:>10} {ratio:>12}  {name}\n")
     };
-    format!(
-        "{:>12}  idle {:>10}  again in {:>10}  {ratio:>14}  {}",
-        a.memory_size.to_string(),
-        time(a.inactive_time),
-        time(a.recomp_time),
-        a.name
-    )
+    let mut out = columns([
+        "size",
+        "idle",
+        "again in",
+        "ratio",
+        &format!("activations by {order}"),
+    ]);
+    let time = |t: Option<Seconds>| t.map_or("never".into(), show);
+    for a in rows {
+        let ratio = match a.recompute_ratio {
+            Some(ratio) if ratio.is_finite() => format!("{}/s", Bytes(ratio as u64)),
+            Some(_) => "free".into(),
+            None => "-".into(),
+        };
+        out += &columns([
+            &a.memory_size.to_string(),
+            &time(a.inactive_time),
+            &time(a.recomp_time),
+            &ratio,
+            &a.name,
+        ]);
+    }
+    out
 }
 
 /// The summary for a program.
