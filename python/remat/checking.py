@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from remat.errors import CheckFailed
-from remat.execute import Boxed, boxed, to_module
+from remat.execute import Boxed, as_boxed, boxed, to_module
 from remat.planning import Planned, plain_split
 from remat.randomness import same_draws
 
@@ -42,8 +42,7 @@ class Check:
             _compare(self.forward_names, results[: self.num_outputs], expected[: self.num_outputs])
             return results
 
-        call._boxed_call = True  # type: ignore[attr-defined]
-        return call
+        return as_boxed(call)
 
     def backward(self, run: Boxed) -> Boxed:
         """Runs the backward; the first time, compares the gradients."""
@@ -59,8 +58,7 @@ class Check:
             _compare(self.gradient_names, results, expected)
             return results
 
-        call._boxed_call = True  # type: ignore[attr-defined]
-        return call
+        return as_boxed(call)
 
 
 def _compare(names: list[str], results: Any, expected: Any) -> None:

@@ -60,6 +60,18 @@ class ForeignBudget(RematError):
     """PyTorch's own activation budget is set, and would recompute behind the plan's back."""
 
 
+class CompilerMissing(RematError):
+    """Inductor is asked for, and there is nothing that it could compile with."""
+
+
+class LiveGradients(RematError):
+    """Gradients of an earlier step are still there, and the plan has no room for them."""
+
+
+class SplitStep(RematError):
+    """A step of several graphs, where a plan can be made for one only."""
+
+
 class NoGradients(RematError):
     """A step in which nothing needs a gradient: there is no backward to plan for."""
 
@@ -78,6 +90,10 @@ class TooManyShapes(RematError):
 
 class RanksDiffer(RematError):
     """The processes of one training run hold different graphs, so that no plan suits all."""
+
+
+class OverBudget(UserWarning):
+    """A step that needs, or needed, more than its budget."""
 
 
 class UnplannedPart(UserWarning):

@@ -40,5 +40,10 @@ def boxed(module: fx.GraphModule) -> Boxed:
     def call(arguments: list[Any]) -> Any:
         return run(arguments)
 
+    return as_boxed(call)
+
+
+def as_boxed(call: Boxed) -> Boxed:
+    """Marks a function that empties the list that it is called with."""
     call._boxed_call = True  # type: ignore[attr-defined]
     return call

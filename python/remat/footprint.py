@@ -34,7 +34,7 @@ class Footprint:
         return max(self.during, default=0)
 
 
-def footprint(split: Split, owned: int, tangents: int, new_contents: int) -> Footprint:
+def replay_split(split: Split, owned: int, tangents: int, new_contents: int) -> Footprint:
     """Replays both modules.
 
     `owned` bytes are there all the time, and `tangents` from the moment between the modules. The first `new_contents` outputs

@@ -68,6 +68,17 @@ class Split:
         blocks = dict.fromkeys(block for value in values for block in self.forward.blocks[value])
         return [block for block in blocks if block.making > 0]
 
+    @property
+    def largest_saved(self) -> int | None:
+        """Which output of the forward is the largest that is saved and nobody else owns; None if nothing is."""
+        values = outputs_of(self.forward.graph)
+        sizes = {
+            position: sum(block.bytes for block in self.forward.blocks[values[position]] if block.making > 0)
+            for position in range(self.num_forward_outputs, len(values))
+        }
+        largest = max(sizes, key=lambda position: sizes[position], default=None)
+        return largest if largest is not None and sizes[largest] else None
+
 
 def inject(joint: Joint, lowered: Lowered, steps: Steps) -> Split:
     """Builds the two modules of a plan and checks them against it."""

@@ -99,6 +99,13 @@ class Joint:
             return False
         return node.target is operator.getitem or (bool(self.held(node)) and not self.made(node))
 
+    @property
+    def input_gradient_bytes(self) -> int:
+        """Bytes of the gradients of inputs that are no parameters."""
+        pairs = zip(self.primals, self.gradients, strict=True)
+        made = {s for node, value in pairs if isinstance(value, fx.Node) and node not in self.parameters for s in self.held(value)}
+        return sum(storage.bytes for storage in made)
+
     def computing(self) -> Iterator[fx.Node]:
         """The nodes that do something, in the graph's order."""
         return (n for n in self.graph.nodes if n.op == "call_function" and not self.is_view(n) and not is_idle(n))

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch._dynamo.exc import BackendCompilerFailed
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import _disable_current_modes
 
 from remat.capture import MOST_PLANS, Session
 from remat.environment import check_torch
-from remat.errors import NoGradients, RematError, Unplanned, UnplannedPart, UnsupportedOption
+from remat.errors import InvalidInput, NoGradients, OverBudget, RematError, Unplanned, UnplannedPart, UnsupportedOption
+from remat.inductor import require_compiler
+from remat.outstanding import gradient_bytes, local
 from remat.planning import Budget, Settings, Strategy
 from remat.timing import Profile
 
@@ -45,12 +48,17 @@ def compile(
 
     `budget`: bytes, text (`"8GiB"`, `"60%"`), or a share of the plain step's peak (`0.6`). It counts parameters, buffers, inputs,
     gradients, activations and transients of forward and backward; with `optimizer=` that optimizer's state too. What is computed
-    outside the module is not seen: let the module return its loss. Gradients are counted once: clear them before each step.
+    outside the module is not seen: let the module return its loss. Gradients that are there when a step begins count as well, and such
+    a step has a plan of its own: to leave the room to activations, clear them first (`zero_grad(set_to_none=True)`).
     `profile`: `"measure"` runs every operation alone on the device; `"roofline"` uses a cost model.
     `strategy`: `"search"`, `"mutwo"` or `"sqrt"`. `effort` (0 to 10) and `time_limit` (seconds) bound the planning.
     `check`: the first step of each plan also runs without it, and every number must be the same, bit for bit. That step needs
     the memory of both.
-    `offload` and `inductor` are refused: plans keep or recompute, and run operation by operation.
+    `inductor`: Inductor compiles the plan's two modules. What is saved between them is what the plan saves, and dropout draws what it
+    draws in eager; but fused operations round differently, so numbers are close to eager's and not equal, and inside each module Inductor
+    fuses and reorders, so the predicted peak is that of the schedule which it was given. The peak is measured in the first step of each plan,
+    by what the allocator hands out, and `report` tells it; above the budget there is an `OverBudget` warning.
+    `offload` is refused: plans keep or recompute.
     """
     check_torch()
     if offload:
@@ -58,9 +66,8 @@ def compile(
             "offload=True: plans recompute what does not fit, they do not move it to host memory; leave it out"
         )
     if inductor:
-        raise UnsupportedOption("inductor=True: plans run eagerly, operation by operation; leave it out")
-    settings = Settings(budget, profile, strategy, effort, time_limit)
-    return PlannedModule(module, Session(settings, optimizer=optimizer, check=check))
+        require_compiler(part.device for part in module.parameters())
+    return PlannedModule(module, _session(Settings(budget, profile, strategy, effort, time_limit), optimizer, check, inductor))
 
 
 def backend(
@@ -70,16 +77,26 @@ def backend(
     strategy: Strategy = "search",
     check: bool = False,
     optimizer: torch.optim.Optimizer | None = None,
+    inductor: bool = False,
     effort: int | None = None,
     time_limit: float | None = None,
 ) -> Callable[..., Any]:
-    """A backend for `torch.compile(model, backend=remat.backend(budget="8GiB"), dynamic=False)`. The arguments are those of `compile`."""
+    """A backend for `torch.compile(model, backend=remat.backend(budget="8GiB"), dynamic=False)`. The arguments are those of `compile`.
+
+    A backend sees graphs and not steps: it serves one model whose step is one graph. A second graph in a step is a `SplitStep` error, and
+    gradients of an earlier step that do not fit are a `LiveGradients` error; `compile` plans for both.
+    """
     check_torch()
-    settings = Settings(budget, profile, strategy, effort, time_limit)
-    session = Session(settings, optimizer=optimizer, check=check)
+    session = _session(Settings(budget, profile, strategy, effort, time_limit), optimizer, check, inductor)
     function = session.backend()
     _sessions[function] = session
     return function
+
+
+def _session(settings: Settings, optimizer: torch.optim.Optimizer | None, check: bool, inductor: bool) -> Session:
+    if check and inductor:
+        raise InvalidInput("check=True compares bits, and what Inductor compiles rounds differently: leave one of the two out")
+    return Session(settings, optimizer=optimizer, check=check, inductor=inductor)
 
 
 def session_of(model: Any) -> Session:
@@ -106,7 +123,7 @@ class PlannedModule(torch.nn.Module):
         session.resident = self._resident
         session.collects = True
         session.is_split = isinstance(module, DistributedDataParallel) or is_sharded(module)
-        self._compile()
+        self._compiled: dict[int, Callable[..., Any]] = {}
         self.register_state_dict_post_hook(_strip_prefix)
         self.register_load_state_dict_pre_hook(_add_prefix)
 
@@ -117,8 +134,15 @@ class PlannedModule(torch.nn.Module):
         session = _sessions[self]
         if session.is_undecided:
             session.plan_together()
-            self._compile()
-        session.begin()
+            self._compiled.clear()
+        waiting = session.begin(gradient_bytes(self.module.parameters()))
+        if waiting:
+            warnings.warn(
+                f"an earlier call of this model waits for its backward and holds {waiting} bytes, which the budget of this step does not "
+                "count: call backward after each forward, or let one module compute both",
+                OverBudget,
+                stacklevel=3,
+            )
         result = self._call(*args, **kwargs)
         session.end()
         self._complain(session)
@@ -127,16 +151,18 @@ class PlannedModule(torch.nn.Module):
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         try:
             with torch._dynamo.config.patch(recompile_limit=2 * MOST_PLANS):
-                return self._compiled[0](*args, **kwargs)
+                return self._compiled_for(_sessions[self].gradients)(*args, **kwargs)
         except BackendCompilerFailed as failure:
             if isinstance(failure.inner_exception, RematError):
                 raise failure.inner_exception from None
             raise
 
-    def _compile(self) -> None:
-        compiled = torch.compile(self.module, backend=_sessions[self].backend(), dynamic=False)
-        # In a tuple it is not registered as a part of this module a second time.
-        self._compiled = (compiled,)
+    def _compiled_for(self, gradients: int) -> Callable[..., Any]:
+        """The compiled module for steps that find gradients of so many bytes."""
+        if gradients not in self._compiled:
+            backend = _sessions[self].backend()
+            self._compiled[gradients] = torch.compile(self.module, backend=backend, dynamic=False)
+        return self._compiled[gradients]
 
     def _complain(self, session: Session) -> None:
         """Says what of the call was not planned."""
@@ -155,10 +181,12 @@ class PlannedModule(torch.nn.Module):
                 stacklevel=3,
             )
 
-    def _resident(self) -> int:
-        parts = [*self.module.parameters(), *self.module.buffers()]
-        sizes = {local(part).untyped_storage()._cdata: local(part).untyped_storage().nbytes() for part in parts}
-        return sum(sizes.values())
+    def _resident(self) -> tuple[int, int]:
+        parameters = list(self.module.parameters())
+        trained = [part for part in parameters if part.requires_grad]
+        # A graph is compiled in a mode whose tensors have no contents; these have.
+        with _disable_current_modes():
+            return _bytes([*parameters, *self.module.buffers()]), _bytes(trained)
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -175,14 +203,14 @@ class PlannedModule(torch.nn.Module):
         return ((name.replace(PREFIX, "", 1), part) for name, part in super().named_buffers(*args, **kwargs))
 
 
+def _bytes(tensors: Iterable[torch.Tensor]) -> int:
+    storages = [local(tensor).untyped_storage() for tensor in tensors]
+    return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
+
+
 def is_sharded(module: torch.nn.Module) -> bool:
     """Whether FSDP2 gathers parameters around parts of the module, which ends graphs there."""
     return any(hasattr(part, "set_requires_gradient_sync") for part in module.modules())
-
-
-def local(tensor: torch.Tensor) -> torch.Tensor:
-    """What of a tensor lies on this rank."""
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def _strip_prefix(_module: Any, state: dict[str, Any], prefix: str, _metadata: Any) -> None:

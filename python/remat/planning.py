@@ -20,7 +20,7 @@ from torch import fx
 from remat import _native, caching
 from remat.errors import InvalidInput, RematError
 from remat.execute import to_module
-from remat.footprint import Footprint, footprint
+from remat.footprint import Footprint, replay_split
 from remat.inject import Split, inject
 from remat.joint import Joint
 from remat.lower import Lowered, lower
@@ -60,13 +60,32 @@ class Settings:
             return _native.parse_budget(self.budget, graph)
         return int(self.budget * graph.peak) if isinstance(self.budget, float) else self.budget
 
+    @property
+    def is_share(self) -> bool:
+        """Whether the budget depends on the plain step's peak."""
+        return isinstance(self.budget, float) or (isinstance(self.budget, str) and self.budget.strip().endswith("%"))
+
+    def bytes_without_share(self, graph: _native.Graph) -> int | None:
+        """The budget in bytes if it is the same for any graph."""
+        return None if self.is_share else self.bytes_for(graph)
+
     def bytes_for_step(self, graph: _native.Graph, plain_peak: int) -> int:
         """The budget in bytes of a step of several graphs, `graph` among them."""
         if isinstance(self.budget, float):
             return int(self.budget * plain_peak)
-        if isinstance(self.budget, str) and self.budget.strip().endswith("%"):
+        if self.is_share:
             return self.bytes_for(graph) * plain_peak // graph.peak
         return self.bytes_for(graph)
+
+
+@dataclass(frozen=True)
+class Outside:
+    """Bytes that others own while a step runs."""
+
+    owned: int
+    """There all the time: parameters, inputs, what was named as held."""
+    tangents: int
+    """There from the moment between the modules."""
 
 
 @dataclass
@@ -79,6 +98,7 @@ class Planned:
     """With the times that were planned with."""
     plan: _native.Plan
     split: Split
+    outside: Outside
     footprint: Footprint
     """What the modules hold, node by node."""
     plain_peak: int
@@ -88,6 +108,20 @@ class Planned:
     from_disk: bool = False
     guessed: list[str] = field(default_factory=list)
     """Operations whose times are the cost model's although measuring was asked for."""
+    measured_peak: int | None = None
+    """Where Inductor runs the modules: the peak of the first step."""
+    measured_saved: int | None = None
+    """Likewise, what the forward handed to the backward."""
+
+    @property
+    def saved(self) -> int:
+        """Bytes that the forward hands to the backward."""
+        return sum(block.bytes for block in self.split.saved)
+
+    @property
+    def replaced_bytes(self) -> int:
+        """Bytes of the forward's outputs that are copied into inputs, and freed, before the backward begins."""
+        return sum(s.bytes for s in {s for node in self.joint.new_contents for s in self.joint.held(node)})
 
     @property
     def peak(self) -> int:
@@ -141,10 +175,12 @@ def plan_joint(
     _refuse_violations(graph, plan)
     split = inject(joint, lowered, plan.steps())
     seconds = time.perf_counter() - begin
+    outside = _outside(lowered)
+    footprint = _footprint(joint, outside, split)
     planned = Planned(
-        joint, lowered, graph, plan, split, _footprint(joint, lowered, split), 0, seconds, found.from_disk, found.guessed
+        joint, lowered, graph, plan, split, outside, footprint, 0, seconds, found.from_disk, found.guessed
     )
-    planned.plain_peak = _footprint(joint, lowered, plain_split(planned)).peak
+    planned.plain_peak = _footprint(joint, outside, plain_split(planned)).peak
     if planned.peak > plan.peak:
         raise RematError(f"the modules need {planned.peak} bytes, the plan promised {plan.peak}; please report this")
     return planned
@@ -237,11 +273,14 @@ def _refuse_violations(graph: _native.Graph, plan: _native.Plan) -> None:
         raise RematError("the checker rejects the plan, please report this:\n" + "\n".join(violations))
 
 
-def _footprint(joint: Joint, lowered: Lowered, split: Split) -> Footprint:
-    """The replay of the modules, with what others own counted."""
+def _outside(lowered: Lowered) -> Outside:
     file = json.loads(lowered.text)
     sizes = [storage["bytes"] for storage in file["storages"]]
     inputs = [s for node in file["nodes"] if node["phase"] == "input" for s in node["writes"]]
-    owned = sum(sizes[s] for s in inputs) - lowered.state_bytes
     tangents = sum(storage["bytes"] for storage in file["storages"] if storage["role"] == "tangent")
-    return footprint(split, owned, tangents, len(joint.new_contents))
+    return Outside(sum(sizes[s] for s in inputs) - lowered.state_bytes, tangents)
+
+
+def _footprint(joint: Joint, outside: Outside, split: Split) -> Footprint:
+    """The replay of the modules, with what others own counted."""
+    return replay_split(split, outside.owned, outside.tangents, len(joint.new_contents))

@@ -33,6 +33,10 @@ class GraphReport:
     """How many operations run again."""
     saved: int
     """Bytes that the forward hands to the backward."""
+    measured_peak: int | None
+    """With `inductor=True`, the peak of the plan's first step, by what the allocator handed out."""
+    measured_saved: int | None
+    """With `inductor=True`, the bytes that the forward of that step handed to the backward."""
     seconds: float
     """Spent on planning."""
     from_disk: bool
@@ -54,6 +58,7 @@ class GraphReport:
             f"  recomputes {self.recomputed} operations, +{100 * self.overhead:.1f} % time{self._bound_text()}",
             f"  saves {_mib(self.saved)} for the backward; planned in {self.seconds:.1f} s"
             + (" (from disk)" if self.from_disk else ""),
+            *self._measured_text(),
             "  at the peak: " + ", ".join(f"{role} {_mib(size)}" for role, size in self.bytes_by_role.items()),
         ]
         for title, again in (("kept", False), ("recomputed", True)):
@@ -65,6 +70,11 @@ class GraphReport:
             lines.append(f"  {len(self.guessed)} operations could not be measured and have the cost model's time:")
             lines += [f"    {text}" for text in self.guessed[:LISTED]]
         return "\n".join(lines)
+
+    def _measured_text(self) -> list[str]:
+        if self.measured_peak is None or self.measured_saved is None:
+            return []
+        return [f"  as Inductor runs it: peak {_mib(self.measured_peak)}, scratch included; saves {_mib(self.measured_saved)}"]
 
     def _bound_text(self) -> str:
         if self.bound is None or not self.plain_time:
@@ -103,7 +113,9 @@ def graph_report(planned: Planned) -> GraphReport:
         plain_time=planned.graph.time,
         bound=planned.plan.bound,
         recomputed=len(runs) - len(set(runs)),
-        saved=sum(block.bytes for block in planned.split.saved),
+        saved=planned.saved,
+        measured_peak=planned.measured_peak,
+        measured_saved=planned.measured_saved,
         seconds=planned.seconds,
         from_disk=planned.from_disk,
         guessed=planned.guessed,

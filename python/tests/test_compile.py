@@ -4,6 +4,7 @@ import copy
 import os
 import tempfile
 import unittest
+import warnings
 from pathlib import Path
 from unittest import mock
 
@@ -62,6 +63,7 @@ class Case(unittest.TestCase):
         for part in (module, planned):
             torch.manual_seed(9)
             for _ in range(2):
+                part.zero_grad()
                 part(x).backward()
         for (name, a), (_, b) in zip(module.named_parameters(), planned.named_parameters(), strict=True):
             self.assertTrue(torch.equal(a.grad, b.grad), name)
@@ -188,6 +190,7 @@ class Module(Case):
     def test_each_shape_has_its_plan(self) -> None:
         planned = compiled(Layers())
         for batch in (BATCH, 2 * BATCH, BATCH):
+            planned.zero_grad()
             planned(torch.randn(batch, 32)).backward()
         self.assertEqual(len(remat.report(planned).graphs), 2)
 
@@ -198,7 +201,7 @@ class Module(Case):
         planned(torch.randn(BATCH, 32)).backward()
         optimizer.step()
         made = sum(value.untyped_storage().nbytes() for state in optimizer.state.values() for value in state.values())
-        self.assertEqual(session_of(planned).held(), {"optimizer state": made})
+        self.assertEqual(session_of(planned).held_by_others(), {"optimizer state": made})
         self.assertIn("optimizer state", remat.report(planned).graphs[0].bytes_by_role)
 
     def test_a_report_is_readable(self) -> None:
@@ -229,9 +232,69 @@ class Refusals(Case):
                 compiled(Layers(), budget)
         with self.assertRaises(remat.InvalidInput):
             compiled(Layers(), profile="guess")
-        for option in ("offload", "inductor"):
-            with self.assertRaises(remat.UnsupportedOption):
-                compiled(Layers(), **{option: True})
+        with self.assertRaisesRegex(remat.UnsupportedOption, "offload"):
+            compiled(Layers(), offload=True)
+
+
+class Found(Case):
+    """What a step finds in memory counts."""
+
+    def test_gradients_of_an_earlier_step(self) -> None:
+        module, x = Layers(), torch.randn(BATCH, 32)
+        torch.manual_seed(9)
+        for _ in range(3):
+            module(x).backward()
+        other = Layers()
+        other.load_state_dict(module.state_dict())
+        planned = compiled(other, 420_000)
+        torch.manual_seed(9)
+        peaks = []
+        for _ in range(3):
+            there = [part.grad for part in other.parameters() if part.grad is not None]
+            with remat.measure_peak([*other.parameters(), *there, x]) as measured:
+                planned(x).backward()
+            peaks.append(measured.peak)
+        for part, expected in zip(other.parameters(), module.parameters(), strict=True):
+            self.assertTrue(torch.equal(part.grad, expected.grad))
+        first, later = session_of(planned).planned
+        self.assertEqual(peaks, [first.peak, later.peak, later.peak])
+        self.assertLessEqual(max(peaks), 420_000)
+        self.assertGreater(later.plan.time, first.plan.time, "less room, more to recompute")
+        other.zero_grad()
+        planned(x).backward()
+        self.assertEqual(len(session_of(planned).planned), 2, "the first plan serves again")
+
+    def test_a_backend_refuses_gradients_that_do_not_fit(self) -> None:
+        module, x = Layers(), torch.randn(BATCH, 32)
+        roomy = compiled(module)
+        roomy(x)
+        tight = session_of(roomy).planned[0].peak
+        step = torch.compile(module, backend=remat.backend(tight, profile="roofline", effort=1), dynamic=False)
+        step(x).backward()
+        with self.assertRaisesRegex(remat.LiveGradients, "zero_grad"):
+            step(x)
+        module.zero_grad()
+        step(x).backward()
+
+    def test_a_forward_that_waits_for_its_backward(self) -> None:
+        planned, x = compiled(Layers()), torch.randn(BATCH, 32)
+        waiting = planned(x)
+        with self.assertWarnsRegex(remat.OverBudget, "waits for its backward"):
+            planned(x)
+        del waiting
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            planned(x).backward()
+            planned.zero_grad()
+            planned(x).backward()
+
+    def test_parameters_that_are_not_read(self) -> None:
+        module, x = Layers(), torch.randn(BATCH, 32)
+        module.unread = nn.Parameter(torch.zeros(1000))
+        planned = compiled(module)
+        with remat.measure_peak([*module.parameters(), x]) as measured:
+            planned(x).backward()
+        self.assertEqual(measured.peak, session_of(planned).planned[0].peak)
 
 
 if __name__ == "__main__":

@@ -19,10 +19,17 @@ const STAMP: &str = ".venv/requirements.stamp";
 /// Where the package is installed.
 const PACKAGE: &str = "target/python";
 
+/// Where wheels are built, and where the one of this checkout is tried.
+const WHEELS: &str = "target/wheels";
+const WHEEL_TRIAL: &str = "target/wheels/trial";
+/// Imports the package, which must be the wheel's, with its native half.
+const TRIAL: &str = "import remat; assert 'trial' in remat.__file__, remat.__file__; remat.parse_budget, remat.InfeasibleBudget";
+
 /// Installs the package, checks its types, and runs every test under `python/tests`.
 pub(crate) fn check(repo: &Repo) -> Result<()> {
     let python = interpreter(repo)?;
     let package = package(repo, &python)?;
+    wheel(repo, &python)?;
     let run = |words: &str| {
         let mut command = repo.command(&python);
         command.args(words.split(' ')).env("PYTHONPATH", &package);
@@ -37,20 +44,50 @@ pub(crate) fn check(repo: &Repo) -> Result<()> {
 /// Installs the package of this checkout as a user would, and gives the folder that Python must know of.
 pub(crate) fn package(repo: &Repo, python: &Path) -> Result<PathBuf> {
     let folder = repo.path(PACKAGE);
-    if folder.exists() {
-        std::fs::remove_dir_all(&folder)?;
-    }
     // Maturin is among the requirements, so nothing is downloaded.
-    let install = "-m pip install --quiet --disable-pip-version-check --no-input --no-deps --no-build-isolation --target";
+    install(
+        repo,
+        python,
+        &folder,
+        Path::new("."),
+        "--no-build-isolation",
+    )
+    .context("`pip install .` does not work")?;
+    Ok(folder)
+}
+
+/// Builds a wheel as a packager would, and imports it from a folder that knows nothing of the checkout.
+fn wheel(repo: &Repo, python: &Path) -> Result<()> {
+    let wheels = repo.path(WHEELS);
+    if wheels.exists() {
+        std::fs::remove_dir_all(&wheels)?;
+    }
+    let build = "-m maturin build --quiet --release --locked --out";
     let mut command = repo.command(python);
-    command.args(install.split(' ')).args([PACKAGE, "."]);
+    show(command.args(build.split(' ')).arg(&wheels)).context("`maturin build` does not work")?;
+    let built = std::fs::read_dir(&wheels)?.next();
+    let built = built.context("`maturin build` has made no wheel")??.path();
+    let trial = repo.path(WHEEL_TRIAL);
+    install(repo, python, &trial, &built, "--no-index").context("the wheel cannot be installed")?;
+    let mut command = repo.command(python);
+    command.args(["-c", TRIAL]).env("PYTHONPATH", &trial);
+    show(command.current_dir(&wheels)).context("the wheel does not work")
+}
+
+/// Installs the package at `source` into an empty `folder`.
+fn install(repo: &Repo, python: &Path, folder: &Path, source: &Path, option: &str) -> Result<()> {
+    if folder.exists() {
+        std::fs::remove_dir_all(folder)?;
+    }
+    let install = "-m pip install --quiet --disable-pip-version-check --no-input --no-deps";
+    let mut command = repo.command(python);
+    command.args(install.split(' ')).arg(option).arg("--target");
+    command.arg(folder).arg(source);
     // Maturin is found beside the interpreter, also where its environment is not the active one.
     let beside = python.parent().map(Path::to_path_buf).unwrap_or_default();
     let known = std::env::var_os("PATH").unwrap_or_default();
     let path = std::iter::once(beside).chain(std::env::split_paths(&known));
     show(command.env("PATH", std::env::join_paths(path)?))
-        .context("`pip install .` does not work")?;
-    Ok(folder)
 }
 
 /// Builds the engine's side of the comparisons, optimised, and gives its path.

@@ -1,0 +1,52 @@
+"""What a step finds in memory that its own graph does not say: forwards that wait for their backward, and gradients of earlier steps."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+
+class Outstanding:
+    """The forwards whose saved values are still there.
+
+    Of each, the largest saved storage is watched by a weak reference: it dies when the backward has used it, or when the
+    result of the forward is dropped.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[int, int, weakref.ref[Any]]] = []
+
+    def note(self, number: int, size: int, largest: torch.Tensor) -> None:
+        """The forward of a graph has saved so many bytes; `largest` is the largest of what it saved."""
+        self._drop_dead()
+        self._waiting.append((number, size, weakref.ref(largest.untyped_storage())))
+
+    def bytes(self) -> dict[int, int]:
+        """The bytes that wait, by graph."""
+        self._drop_dead()
+        found: dict[int, int] = {}
+        for number, size, _ in self._waiting:
+            found[number] = found.get(number, 0) + size
+        return found
+
+    def _drop_dead(self) -> None:
+        self._waiting = [entry for entry in self._waiting if entry[2]() is not None]
+
+
+def gradient_bytes(tensors: Iterable[Any]) -> int:
+    """The bytes of the gradients that the leaves among some values hold."""
+    leaves = [t for t in tensors if isinstance(t, torch.Tensor) and t.is_leaf and t.requires_grad and t.grad is not None]
+    storages = {}
+    for leaf in leaves:
+        assert leaf.grad is not None
+        storage = local(leaf.grad).untyped_storage()
+        storages[storage._cdata] = storage.nbytes()
+    return sum(storages.values())
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """What of a tensor lies on this rank."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor

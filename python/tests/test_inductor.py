@@ -1,0 +1,106 @@
+"""`inductor=True`: the plan's modules compiled by Inductor train as well as eager, and save what the plan saves."""
+
+import copy
+import types
+import unittest
+from unittest import mock
+
+import torch
+from test_compile import BATCH, Case, Layers, compiled
+from tolerance import excess
+from torch import nn
+
+import remat
+from remat import alone, capture
+from remat.execute import boxed
+from remat.metering import Meter
+from remat.module import session_of
+
+STEPS = 3
+
+
+def numbers(module: nn.Module, step: nn.Module, x: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The losses and gradients of a few steps, with dropout on."""
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    torch.manual_seed(9)
+    found = {}
+    for number in range(STEPS):
+        optimizer.zero_grad()
+        loss = step(x)
+        loss.backward()
+        found[f"{number}: loss"] = loss.detach()
+        found.update((f"{number}: {name}", part.grad.clone()) for name, part in module.named_parameters())
+        optimizer.step()
+    return found
+
+
+class Inductor(Case):
+    def test_it_trains_as_well_as_eager_and_keeps_the_plan(self) -> None:
+        """Both doors: the second finds the first one's kernels, so it costs little."""
+        module, x = Layers(), torch.randn(BATCH, 32)
+        eager, exact = copy.deepcopy(module), copy.deepcopy(module).double()
+        planned = compiled(copy.deepcopy(module), 0.6, inductor=True)
+        ours = numbers(planned, planned, x)
+        exact, eager = numbers(exact, exact, x.double()), numbers(eager, eager, x)
+        self.assertEqual(excess(exact, eager, ours), [])
+        self.assert_keeps_the_plan(planned)
+
+        torch._dynamo.reset()
+        backend = remat.backend(0.6, profile="roofline", effort=1, inductor=True)
+        other = copy.deepcopy(module)
+        self.assertEqual(excess(exact, eager, numbers(other, torch.compile(other, backend=backend, dynamic=False), x)), [])
+        self.assert_keeps_the_plan(backend)
+
+    def assert_keeps_the_plan(self, planned: object) -> None:
+        (step,) = session_of(planned).planned
+        runs = [node for kind, node in step.plan.steps() if kind == "run"]
+        drawn = {step.lowered.index[node] for node in step.lowered.token_of}
+        self.assertTrue(any(runs.count(node) > 1 for node in drawn), "no draw was repeated")
+        (report,) = remat.report(planned).graphs
+        self.assertEqual(report.measured_saved, report.saved)
+        self.assertGreater(report.measured_peak, report.saved)
+        self.assertLess(report.measured_peak, report.plain_peak)
+        self.assertIn("as Inductor runs it", str(report))
+
+    def test_without_a_compiler(self) -> None:
+        with mock.patch("shutil.which", return_value=None), self.assertRaisesRegex(remat.CompilerMissing, "apt install"):
+            compiled(Layers(), inductor=True)
+
+    def test_bits_cannot_be_compared(self) -> None:
+        with self.assertRaisesRegex(remat.InvalidInput, "rounds differently"):
+            compiled(Layers(), inductor=True, check=True)
+
+
+class Metering(Case):
+    def test_the_allocator_agrees_with_the_prediction(self) -> None:
+        """Run operation by operation, a step of layers whose operations need no scratch takes the predicted peak to the byte."""
+        model, x = Layers(dropout=0.0), torch.randn(BATCH, 32)
+        joint = alone.capture(model, x)
+        static = [at for at, node in enumerate(joint.primals) if node in joint.parameters]
+        outputs = len(joint.forward_outputs)
+        planned = remat.plan(joint.module, 0.6, num_forward_outputs=outputs, static_inputs=static, profile="roofline")
+        done: list[object] = []
+        meter = Meter(planned, done.append)
+        forward, backward = (boxed(module) for module in planned.modules())
+        parameters = iter(model.parameters())
+        arguments = [next(parameters) if node in joint.parameters else x for node in joint.primals]
+        with torch.no_grad():
+            results = meter.forward(forward)(arguments)
+            saved, kept = results[outputs:], results[:outputs]
+            del results
+            arguments = [*saved, torch.ones(())]
+            del saved
+            gradients = meter.backward(backward)(arguments)
+        self.assertEqual((len(kept), done), (outputs, [planned]))
+        self.assertTrue(any(gradient is not None for gradient in gradients))
+        self.assertEqual(planned.measured_peak, planned.peak)
+        self.assertEqual(planned.measured_saved, planned.saved)
+
+    def test_more_than_the_budget_is_said(self) -> None:
+        step = types.SimpleNamespace(plan=types.SimpleNamespace(budget=100), measured_peak=120)
+        with self.assertWarnsRegex(remat.OverBudget, "120 bytes, 20 more than the budget of 100"):
+            capture.warn_over_budget(step)
+
+
+if __name__ == "__main__":
+    unittest.main()
