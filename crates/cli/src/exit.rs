@@ -28,6 +28,11 @@ pub(crate) const FAILURE: u8 = 1;
 
 /// Printed under `remat --help`.
 pub(crate) const HELP: &str = "\
+A model in the memory you have, from the first command to the last:
+  remat models
+  remat max-batch resnet50 --budget 2GiB
+  remat run resnet50 --batch-size 8 --budget 50% --steps 5
+
 Exit codes:
   0    done
   1    something else went wrong
@@ -38,14 +43,8 @@ Exit codes:
   130  interrupted (Ctrl-C); no half-written file is left
   141  whoever read the output has left, as in `remat models | head -1`
 
-Results go to standard output, progress and notes to standard error; with --json,
-standard output is JSON and nothing else. Colours only on a terminal, and never if
-NO_COLOR is set.
-
-A model in the memory you have, from the first command to the last:
-  remat models
-  remat max-batch resnet50 --budget 2GiB
-  remat run resnet50 --batch-size 8 --budget 50% --steps 5";
+Results go to standard output, progress and notes to standard error; with --json, standard output is JSON and nothing \
+else. Colours only on a terminal, and never if NO_COLOR is set.";
 
 /// Ends the tool from any thread, without half-written files.
 pub(crate) fn now(code: u8) -> ! {

@@ -22,7 +22,7 @@ pub(crate) struct Arguments {
     #[command(subcommand)]
     command: commands::Command,
     /// Show neither progress nor notes: only results and errors
-    #[arg(long, short, global = true)]
+    #[arg(long, short, global = true, display_order = 999)]
     quiet: bool,
 }
 

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use remat_graph::{Graph, write_atomically};
 use remat_plan::{Action, Planned};
+use remat_report::Chart;
 
 use crate::exit::{self, UsageError};
 
@@ -123,6 +124,17 @@ pub(crate) fn wrote(path: &Path) {
     if !is_quiet() {
         eprintln!("{BOLD_GREEN}wrote{PLAIN} {}", path.display());
     }
+}
+
+/// Pixels of a PNG for each unit of the SVG: sharp on most screens and in print.
+const PNG_SCALE: f64 = 2.0;
+
+/// Writes a picture to `folder` as `name.svg` and `name.png`.
+pub(crate) fn draw(folder: &Path, name: &str, chart: &Chart) -> anyhow::Result<()> {
+    let path = |ending: &str| folder.join(format!("{name}.{ending}"));
+    write_atomically(&path("svg"), chart.to_svg().as_bytes())?;
+    write_atomically(&path("png"), &chart.to_png(PNG_SCALE)?)?;
+    Ok(())
 }
 
 /// The decisions in the exchange layout of the profiler's files.

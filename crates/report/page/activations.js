@@ -8,10 +8,10 @@ function renderActivations(host, data, step, plan, stepIndex) {
 const ACTIVATION_COLUMNS = [
   { key: "name", name: "activation", class: "name", cell: (row) => row.name },
   { key: "bytes", name: "size", number: true, cell: (row) => bytes(row.bytes) },
+  { key: "decision", name: "decision", plan: true, cell: (row) => el("span", { class: `badge ${row.recomputed ? "recomputed" : ""}` }, row.decision) },
   { key: "inactive_seconds", name: "inactive", number: true, cell: (row) => seconds(row.inactive_seconds) },
   { key: "recompute_seconds", name: "recompute", number: true, cell: (row) => (row.recompute_seconds === null ? "cannot" : seconds(row.recompute_seconds)) },
   { key: "swap_seconds", name: "swap", number: true, optional: true, cell: (row) => seconds(row.swap_seconds) },
-  { key: "decision", name: "decision", plan: true, cell: (row) => el("span", { class: `badge ${row.recomputed ? "recomputed" : ""}` }, row.decision) },
   { key: "spent_seconds", name: "spent", number: true, plan: true, cell: (row) => (row.recomputed ? seconds(row.spent_seconds) : "–") },
   { key: "reason", name: "reason", class: "reason", plan: true, cell: (row) => row.reason },
 ];

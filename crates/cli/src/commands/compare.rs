@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use remat::{Error, FitOptions, Fitted, check_numbers, plain_peak};
 use remat_engine::Peak;
-use remat_graph::{Budget, Bytes, parse_budget, write_atomically};
+use remat_graph::{Budget, Bytes, parse_budget};
 use remat_models::Model;
 use remat_report::{Compared, comparison};
 
@@ -25,10 +25,8 @@ use crate::output;
 #[command(after_help = "\
 Examples:
   remat compare resnet152 --batch-sizes 4,8,16 --budget 50%
-  remat compare bert-base --batch-sizes 8,16 --budget 4GiB --csv bert.csv --charts charts")]
+  remat compare bert-base --batch-sizes 8,16 --budget 4GiB --charts charts")]
 pub(crate) struct Arguments {
-    #[command(flatten)]
-    step: Step,
     /// The batch sizes, one row each
     #[arg(long, value_name = "N,N,…", value_delimiter = ',', default_value = "4,8", value_parser = parse_count)]
     batch_sizes: Vec<usize>,
@@ -38,8 +36,6 @@ pub(crate) struct Arguments {
     /// Where the budget is too small for any plan, take the smallest that is not
     #[arg(long)]
     or_smallest: bool,
-    #[command(flatten)]
-    planning: Planning,
     /// Measured steps of each, after one of warm-up
     #[arg(long, value_name = "K", default_value_t = 3, value_parser = parse_count)]
     steps: usize,
@@ -57,6 +53,10 @@ pub(crate) struct Arguments {
     json: bool,
     #[command(flatten)]
     reported: Reported,
+    #[command(flatten)]
+    planning: Planning,
+    #[command(flatten)]
+    step: Step,
 }
 
 /// What one batch size gave.
@@ -204,19 +204,14 @@ fn smallest_of(error: &anyhow::Error) -> Option<Bytes> {
     }
 }
 
-/// Pixels of a PNG for each unit of the SVG: sharp on most screens and in print.
-const PNG_SCALE: f64 = 2.0;
-
 /// The two charts of the comparison.
 fn draw(folder: &Path, model: &str, rows: &[Row]) -> anyhow::Result<()> {
     let rows: Vec<Compared> = rows.iter().map(Row::compared).collect();
     let [memory, latency] = comparison(model, &rows);
-    for (name, chart) in [("peak_memory", memory), ("latency", latency)] {
-        let path = folder.join(format!("{model}_{name}"));
-        write_atomically(&path.with_extension("svg"), chart.to_svg().as_bytes())?;
-        write_atomically(&path.with_extension("png"), &chart.to_png(PNG_SCALE)?)?;
-        output::wrote(&path.with_extension("svg"));
-        output::wrote(&path.with_extension("png"));
+    for (what, chart) in [("peak_memory", memory), ("latency", latency)] {
+        let name = format!("{model}_{what}");
+        output::draw(folder, &name, &chart)?;
+        output::wrote(&folder.join(name + ".svg"));
     }
     Ok(())
 }

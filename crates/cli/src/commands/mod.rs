@@ -66,6 +66,7 @@ impl Command {
 
 /// How to plan: the same for every verb that plans.
 #[derive(clap::Args)]
+#[command(next_help_heading = "Planning")]
 pub(crate) struct Planning {
     /// Which algorithm decides
     #[arg(long, default_value = "search", value_parser = ["search", "mutwo", "sqrt", "blocks"])]

@@ -7,7 +7,7 @@ mod summary;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use remat_graph::{Budget, Bytes, parse_budget, write_atomically};
+use remat_graph::{Budget, Bytes, parse_budget};
 use remat_models::Model;
 use remat_profile::write_profile;
 
@@ -23,11 +23,9 @@ use crate::output;
 Examples:
   remat profile resnet152 --batch-size 4
   remat profile bert-base --batch-sizes 4,8,16,32 --out bert
-  remat profile resnet152 --batch-size 32 --memory-limit 2GiB --spill-dir /mnt/scratch
+  remat profile resnet152 --batch-size 32 --memory-limit 2GiB
   remat profile resnet50 --batch-size 4 --trace step.json")]
 pub(crate) struct Arguments {
-    #[command(flatten)]
-    step: Step,
     /// Samples in a batch
     #[arg(
         long,
@@ -66,6 +64,8 @@ pub(crate) struct Arguments {
     json: bool,
     #[command(flatten)]
     reported: Reported,
+    #[command(flatten)]
+    step: Step,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
@@ -134,19 +134,7 @@ fn limit_line(arguments: &Arguments, of: &Profiled) -> Option<Bytes> {
         .map(|limit| limit.resolve(of.peak().total()))
 }
 
-/// Pixels of a PNG for each unit of the SVG: sharp on most screens and in print.
-const PNG_SCALE: f64 = 2.0;
-
 fn draw(folder: &Path, pictures: Vec<Picture>) -> anyhow::Result<()> {
-    for (name, chart) in pictures {
-        write_atomically(
-            &folder.join(format!("{name}.svg")),
-            chart.to_svg().as_bytes(),
-        )?;
-        write_atomically(
-            &folder.join(format!("{name}.png")),
-            &chart.to_png(PNG_SCALE)?,
-        )?;
-    }
-    Ok(())
+    let mut pictures = pictures.iter();
+    pictures.try_for_each(|(name, chart)| output::draw(folder, name, chart))
 }

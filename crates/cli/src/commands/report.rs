@@ -22,13 +22,14 @@ use crate::exit::UsageError;
 /// Make one HTML file of what the commands wrote to a folder
 #[derive(clap::Args)]
 #[command(after_help = "\
-Files are known by what is in them: graphs (remat.graph/1), plans (remat.plan/1), the tables of `remat profile`,
-of `remat frontier --out` and of `remat compare --csv`. What is missing is said on the page, with the command that makes it.
+Files are known by what is in them: graphs (remat.graph/1), plans (remat.plan/1), the tables of `remat profile`, of \
+`remat frontier --out` and of `remat compare --csv`. What is missing is said on the page, with the command that makes \
+it.
 
 Examples:
-  remat profile resnet152 --batch-size 4 --out r
-  remat plan r/resnet152_bs4.graph.json --budget 50% --out r/resnet152_bs4.plan.json
-  remat frontier r/resnet152_bs4.graph.json --out r/resnet152_bs4.frontier.csv
+  remat profile resnet50 --batch-size 4 --out r
+  remat plan r/resnet50_bs4.graph.json --budget 50% --report=r
+  remat frontier r/resnet50_bs4.graph.json --report=r
   remat report r")]
 pub(crate) struct Arguments {
     /// The folder that holds the files

@@ -25,11 +25,9 @@ use crate::trace::Trace;
 #[command(after_help = "\
 Examples:
   remat run resnet50 --batch-size 8 --budget 50% --steps 5
-  remat run bert-base --batch-size 4 --budget 2GiB --steps 100 --checkpoint bert.safetensors
+  remat run bert-base --batch-size 4 --budget 2GiB --checkpoint c.safetensors
   remat run resnet50 --batch-size 8 --budget 50% --steps 2 --trace step.json")]
 pub(crate) struct Arguments {
-    #[command(flatten)]
-    step: Step,
     /// Samples in a batch
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = parse_count)]
     batch_size: usize,
@@ -43,8 +41,6 @@ pub(crate) struct Arguments {
     /// Train up to this step
     #[arg(long, value_name = "K", default_value_t = 3)]
     steps: u64,
-    #[command(flatten)]
-    planning: Planning,
     /// Take the times from this folder, which `remat profile` wrote, and do not measure
     #[arg(long, value_name = "DIR")]
     profile: Option<PathBuf>,
@@ -71,6 +67,10 @@ pub(crate) struct Arguments {
     json: bool,
     #[command(flatten)]
     reported: Reported,
+    #[command(flatten)]
+    planning: Planning,
+    #[command(flatten)]
+    step: Step,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {

@@ -24,6 +24,7 @@ pub(crate) struct Step {
 
 /// The sizes of a step, and how it trains.
 #[derive(clap::Args)]
+#[command(next_help_heading = "The training step")]
 pub(crate) struct Training {
     /// Height and width of the images, for models that see images
     #[arg(long, value_name = "N", default_value_t = IMAGE_SIZE, value_parser = parse_count)]

@@ -87,16 +87,11 @@ impl Row {
             Ok(planned) => planned,
             Err(why) => return why.clone(),
         };
-        let mut remarks = Vec::new();
-        if planned.pair.plain.is_err() {
-            remarks.push("the plain step does not fit in memory");
-        } else if !planned.pair.interleaved {
-            remarks.push("one after the other: both do not fit at once");
+        match (&planned.pair.plain, planned.pair.interleaved) {
+            (Err(_), _) => "the plain step does not fit in memory".into(),
+            (Ok(_), false) => "one after the other: both do not fit at once".into(),
+            (Ok(_), true) => String::new(),
         }
-        if planned.checked {
-            remarks.push("every bit the same");
-        }
-        remarks.join("; ")
     }
 }
 
@@ -116,10 +111,12 @@ pub(crate) fn line(row: &Row) -> String {
         &signed(row.overhead()),
         &signed(row.planned().map(|p| p.fitted.planned.overhead())),
     ]);
-    match row.remark() {
-        remark if remark.is_empty() => cells,
-        remark => format!("{cells}\n{:>5} {remark}", ""),
-    }
+    let checked = row.planned().is_some_and(|p| p.checked);
+    let same = checked.then(|| "every bit the same".to_owned());
+    let remarks = [row.remark()].into_iter().chain(same);
+    let remarks = remarks.filter(|remark| !remark.is_empty());
+    let below = remarks.map(|remark| format!("\n{:>5} {remark}", ""));
+    below.fold(cells, |line, below| line + &below)
 }
 
 /// All rows for a program; a cell without a value is empty.
