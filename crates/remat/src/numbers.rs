@@ -2,7 +2,7 @@
 //!
 //! In: a model and a fitted step. Out: how many numbers were compared, and every tensor that differs.
 //!
-//! Three runs of the same steps on the same data. The plain step and the planned step, each exactly
+//! Four runs of the same steps on the same data. The plain step and the planned step, each exactly
 //! as it trains: losses, parameters, buffers and optimizer state are compared. Then both once more
 //! with the gradients kept to the end of the step, in the same orders of runs, since a step
 //! that trains lets go of each gradient as soon as it is used. One engine exists at a time.
@@ -57,11 +57,11 @@ pub fn check_numbers(
     steps: u64,
     seed: u64,
 ) -> Result<Checked, Error> {
-    check_numbers_from(model, fitted, steps, seed, &|_| Ok(()))
+    check_numbers_from(model, fitted, steps, seed, &|_| Ok(()), &mut |_, _| {})
 }
 
 /// As [`check_numbers`], for runs that begin elsewhere: `start` prepares each of them, for instance with
-/// the weights of a file.
+/// the weights of a file. `watch` is told how many steps of how many are over.
 ///
 /// # Errors
 /// As [`check_numbers`], and whatever `start` says.
@@ -71,12 +71,19 @@ pub fn check_numbers_from(
     steps: u64,
     seed: u64,
     start: &dyn Fn(&mut Trainer<'_>) -> Result<(), Error>,
+    watch: &mut dyn FnMut(u64, u64),
 ) -> Result<Checked, Error> {
     let plain_order = fitted.graph.natural_order();
     let keeping = with_gradients(model);
     let threads = fitted.threads;
     let plain = Engine::new(&model.program, threads)?;
-    let run = Run { steps, seed, start };
+    let mut run = Run {
+        steps,
+        seed,
+        start,
+        watch,
+        done: 0,
+    };
     let plain = run.of(model, plain, persistent(&model.program))?;
     let planned = fitted.engine(model)?;
     let planned = run.of(model, planned, persistent(&model.program))?;
@@ -88,7 +95,7 @@ pub fn check_numbers_from(
     drop((plain, planned));
 
     let gradients: Vec<StorageId> = model.gradients.iter().map(|&(_, g)| g).collect();
-    let run_keeping = |order: &[NodeId]| {
+    let mut run_keeping = |order: &[NodeId]| {
         let steps_of = with_frees(&lower(&keeping.program, threads), order);
         let program = &keeping.program;
         let engine = Engine::with_schedule(program, &steps_of, threads, seed, &mut |_, _| {})?;
@@ -115,7 +122,13 @@ struct Run<'a> {
     steps: u64,
     seed: u64,
     start: &'a dyn Fn(&mut Trainer<'_>) -> Result<(), Error>,
+    watch: &'a mut dyn FnMut(u64, u64),
+    /// Steps of all runs so far.
+    done: u64,
 }
+
+/// Plain and planned, twice each.
+const RUNS: u64 = 4;
 
 /// What a run left.
 struct Left {
@@ -124,12 +137,19 @@ struct Left {
 }
 
 impl Run<'_> {
-    fn of(&self, model: &Model, engine: Engine, tensors: Vec<StorageId>) -> Result<Left, Error> {
+    fn of(
+        &mut self,
+        model: &Model,
+        engine: Engine,
+        tensors: Vec<StorageId>,
+    ) -> Result<Left, Error> {
         let mut trainer = Trainer::new(model, engine, self.seed);
         (self.start)(&mut trainer)?;
         let mut losses = Vec::new();
         for _ in 0..self.steps {
+            (self.watch)(self.done, RUNS * self.steps);
             losses.push(trainer.step()?.loss);
+            self.done += 1;
         }
         let each = |id| Ok((id, read(trainer.engine(), id)?));
         Ok(Left {

@@ -3,7 +3,7 @@
 //! Times are estimates, so that the plans do not depend on the machine.
 
 use remat::{
-    Error, FitOptions, Fitted, check_numbers, check_numbers_from, estimate, fit_profiled,
+    Error, FitOptions, Fitted, Trainer, check_numbers, check_numbers_from, estimate, fit_profiled,
     plain_peak, smallest,
 };
 use remat_engine::lower;
@@ -178,18 +178,23 @@ fn a_comparison_begins_where_it_is_told() {
     let model = model("transformer-tiny", 4, PLAIN_SGD);
     let fitted = fitted(&model, Room::Percent(80), &options(Strategy::Search, 1));
     let begun = std::cell::Cell::new(0);
-    let same = check_numbers_from(&model, &fitted, 1, 0, &|trainer| {
+    let mut seen = Vec::new();
+    let mut watch = |done, total| seen.push((done, total));
+    let begin = |trainer: &mut Trainer<'_>| {
         begun.set(begun.get() + 1);
         trainer.step().map(|_| ())
-    });
+    };
+    let same = check_numbers_from(&model, &fitted, 1, 0, &begin, &mut watch);
     assert!(same.expect("it runs").is_equal());
     assert_eq!(begun.take(), 4);
-    let other = check_numbers_from(&model, &fitted, 1, 0, &|trainer| {
+    assert_eq!(seen, [(0, 4), (1, 4), (2, 4), (3, 4)]);
+    let begin = |trainer: &mut Trainer<'_>| {
         begun.set(begun.get() + 1);
         match begun.get() {
             2 => trainer.step().map(|_| ()),
             _ => Ok(()),
         }
-    });
+    };
+    let other = check_numbers_from(&model, &fitted, 1, 0, &begin, &mut |_, _| {});
     assert!(!other.expect("it runs").is_equal());
 }

@@ -6,7 +6,7 @@ function renderActivations(host, data, step, plan, stepIndex) {
 }
 
 const ACTIVATION_COLUMNS = [
-  { key: "name", name: "activation", class: "name", cell: (row) => row.name },
+  { key: "name", name: "activation", class: "name", cell: (row) => breakable(row.name) },
   { key: "bytes", name: "size", number: true, cell: (row) => bytes(row.bytes) },
   { key: "decision", name: "decision", plan: true, cell: (row) => el("span", { class: `badge ${row.recomputed ? "recomputed" : ""}` }, row.decision) },
   { key: "inactive_seconds", name: "inactive", number: true, cell: (row) => seconds(row.inactive_seconds) },

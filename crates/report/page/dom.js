@@ -16,6 +16,9 @@ const svg = (tag, attributes, ...children) =>
 const byId = (id) => document.getElementById(id);
 const bodyOf = (id) => document.querySelector(`#${id} .body`);
 
+// A node's name, which may be broken after a dot.
+const breakable = (name) => name.split(/(?<=\.)/).flatMap((part) => [part, el("wbr", {})]);
+
 const colour = (index) => `var(--series-${index % 8})`;
 
 function legend(entries) {

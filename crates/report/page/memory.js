@@ -134,7 +134,7 @@ class MemoryView {
     const amounts = step.layers.map((name, i) => [name, timeline.layers[i][run], i]).reverse();
     this.moment.replaceChildren(
       el("div", {},
-        el("div", { class: "node" }, node.name),
+        el("div", { class: "node" }, breakable(node.name)),
         el("div", { class: "what" },
           el("span", { class: `badge ${timeline.again[run] ? "recomputed" : ""}` }, timeline.again[run] ? "recomputed" : node.phase),
           ` ${node.op}, ${seconds(node.seconds)}; run ${count(run + 1)} of ${count(schedule.runs.length)}, ${panel === 0 ? "plain step" : "planned step"}`,
@@ -147,7 +147,7 @@ class MemoryView {
       el("div", {},
         el("h3", {}, `${count(live.length)} tensors come and go; the largest live now`),
         el("dl", { class: "amounts live" }, live.slice(0, LIVE_SHOWN).map((tensor) => [
-          el("dt", { class: "name" }, el("i", { class: "swatch", style: `background:${colour(tensor.layer)}` }), el("span", { style: "overflow-wrap:anywhere" }, tensor.name)),
+          el("dt", { class: "name" }, el("i", { class: "swatch", style: `background:${colour(tensor.layer)}` }), el("span", { style: "overflow-wrap:anywhere" }, breakable(tensor.name))),
           el("dd", {}, bytes(tensor.bytes)), el("dd", { class: "share" }, percent(tensor.bytes / total))]))));
   }
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use remat::{Checked, Error, FitOptions, StepReport, Trainer, check_numbers_from, plain_peak};
+use remat::{Checked, Error, FitOptions, StepReport, Trainer, plain_peak};
 use remat_engine::{Engine, Peak, lower};
 use remat_graph::{Budget, Bytes, parse_budget};
 use remat_models::Model;
@@ -188,9 +188,9 @@ fn check(
     staged: &Staged,
     lines: &Lines,
 ) -> anyhow::Result<Checked> {
-    let seed = arguments.step.training.seed;
     let start = |trainer: &mut Trainer<'_>| start(arguments, trainer);
-    let checked = check_numbers_from(model, &staged.fitted, arguments.steps.max(1), seed, &start)?;
+    let steps = arguments.steps.max(1);
+    let checked = stages::check_numbers(model, &staged.fitted, steps, &start)?;
     lines.line("check", check_text(&checked)?);
     Ok(checked)
 }

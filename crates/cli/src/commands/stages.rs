@@ -3,14 +3,14 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use remat::{FitOptions, Fitted, fit_profiled};
+use remat::{Checked, Error, FitOptions, Fitted, Trainer, check_numbers_from, fit_profiled};
 use remat_engine::{Peak, lower};
 use remat_graph::{Bytes, Graph, Micros, Phase, Plan};
 use remat_models::Model;
 
 use crate::exit::UsageError;
 use crate::output::{bold, note};
-use crate::progress::{Meter, Preparation};
+use crate::progress::{Bar, Meter, Preparation};
 use crate::summary::percent;
 
 /// Lines of a name and a text, unless nobody wants to read them.
@@ -93,6 +93,18 @@ pub(crate) fn fit(
         profile_time,
         plan_time,
     })
+}
+
+/// Compares every number of the planned step with the plain one's; `start` prepares each of the runs.
+pub(crate) fn check_numbers(
+    model: &Model,
+    fitted: &Fitted,
+    steps: u64,
+    start: &dyn Fn(&mut Trainer<'_>) -> Result<(), Error>,
+) -> Result<Checked, Error> {
+    let mut bar = Bar::new("comparing numbers");
+    let mut watch = |done, total| bar.show(done, total, "");
+    check_numbers_from(model, fitted, steps, fitted.seed, start, &mut watch)
 }
 
 /// The plan as the user asked for it: the planner may have been given less room, for what fragmentation costs.
