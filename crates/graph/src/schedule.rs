@@ -22,28 +22,28 @@ pub fn with_frees(graph: &Graph, order: &[NodeId]) -> Vec<Step> {
         needed[s.index()] = true;
     }
     let updated_at = first_updates(graph, order);
-    let mut frees: Vec<Vec<StorageId>> = vec![Vec::new(); order.len()];
+    // From the end, where it is known what is needed later; turned round at last.
+    let mut steps = Vec::with_capacity(2 * order.len());
+    let mut frees = Vec::new();
     for (at, &id) in order.iter().enumerate().rev() {
         let node = graph.node(id);
         let freeable = |s: StorageId| !graph.storage(s).role.is_persistent();
         for &w in &node.writes {
             if !needed[w.index()] && freeable(w) {
-                frees[at].push(w);
+                frees.push(w);
             }
             needed[w.index()] &= updated_at[w.index()] < at;
         }
         for &r in &node.reads {
             if !needed[r.index()] && freeable(r) {
-                frees[at].push(r);
+                frees.push(r);
             }
             needed[r.index()] = true;
         }
-    }
-    let mut steps = Vec::with_capacity(2 * order.len());
-    for (&id, frees) in order.iter().zip(frees) {
+        steps.extend(frees.drain(..).rev().map(Step::Free));
         steps.push(Step::Run(id));
-        steps.extend(frees.into_iter().map(Step::Free));
     }
+    steps.reverse();
     steps
 }
 

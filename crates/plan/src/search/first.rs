@@ -19,7 +19,7 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use super::model::Model;
+use super::model::{Lists, Model};
 
 /// How many nodes the estimate of a cost looks at. Chains that are longer are rarely worth dropping.
 const LOOK: usize = 24;
@@ -72,7 +72,9 @@ struct Machine<'m> {
     budget: i64,
     bend: f64,
     /// Positions in the base order at which each storage is read, ascending.
-    uses: Vec<Vec<u32>>,
+    uses: Lists,
+    /// How many of them have passed.
+    used: Vec<u32>,
     live: Vec<bool>,
     /// The nodes at work: each waits for something that the next one leads to.
     work: Vec<u32>,
@@ -92,19 +94,16 @@ struct Machine<'m> {
 
 impl<'m> Machine<'m> {
     fn new(model: &'m Model, base: &[u32], budget: i64, bend: f64) -> Machine<'m> {
-        let mut uses = vec![Vec::new(); model.bytes.len()];
-        for (i, &v) in base.iter().enumerate() {
-            for &s in model.reads.of(v as usize) {
-                uses[s as usize].push(i as u32);
-            }
-        }
-        // Popped from the end as time passes.
-        uses.iter_mut().for_each(|u| u.reverse());
+        let reads = base.iter().enumerate().flat_map(|(i, &v)| {
+            let reads = model.reads.of(v as usize).iter();
+            reads.map(move |&s| (s, i as u32))
+        });
         Machine {
             model,
             budget,
             bend,
-            uses,
+            uses: Lists::by_first(model.bytes.len(), reads),
+            used: vec![0; model.bytes.len()],
             live: vec![false; model.bytes.len()],
             work: Vec::new(),
             pinned: vec![0; model.bytes.len()],
@@ -203,9 +202,8 @@ impl<'m> Machine<'m> {
         }
         if self.work.is_empty() {
             for &s in model.reads.of(node) {
-                let uses = &mut self.uses[s as usize];
-                while uses.last().is_some_and(|&u| u <= self.now) {
-                    uses.pop();
+                while self.next_use(s as usize).is_some_and(|u| u <= self.now) {
+                    self.used[s as usize] += 1;
                 }
             }
         }
@@ -219,12 +217,17 @@ impl<'m> Machine<'m> {
         }
     }
 
+    /// Where the order reads `s` next.
+    fn next_use(&self, s: usize) -> Option<u32> {
+        self.uses.of(s).get(self.used[s] as usize).copied()
+    }
+
     /// Frees a storage that nothing needs any more, or puts it up to be dropped.
     fn settle(&mut self, s: usize) {
         if self.pinned[s] > 0 || !self.live[s] || self.model.kept[s] {
             return;
         }
-        if self.uses[s].is_empty() && self.wanted[s] == 0 {
+        if self.next_use(s).is_none() && self.wanted[s] == 0 {
             // What cannot be made again stays, since a later recomputation may need it.
             if self.model.rerun[self.model.writer[s] as usize] {
                 self.drop(s);
@@ -291,8 +294,8 @@ impl<'m> Machine<'m> {
 
     fn score(&self, s: usize) -> f64 {
         // What is wanted is needed before the order's next node runs.
-        let distance = match self.uses[s].last() {
-            Some(&next) if self.wanted[s] == 0 => next.saturating_sub(self.now).max(1),
+        let distance = match self.next_use(s) {
+            Some(next) if self.wanted[s] == 0 => next.saturating_sub(self.now).max(1),
             _ => 1,
         };
         let score =

@@ -33,7 +33,7 @@ pub(crate) struct Network {
 }
 
 /// A flow to start from.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Kept {
     left: Vec<i64>,
     capacity: Vec<i64>,
@@ -121,11 +121,10 @@ impl Network {
 
     /// Keeps the flow of the last cut, for later ones to start from if no capacity is smaller then.
     pub(crate) fn keep(&mut self) {
-        self.kept = Some(Kept {
-            left: self.left.clone(),
-            capacity: self.capacity.clone(),
-            flow: self.flow,
-        });
+        let kept = self.kept.get_or_insert_default();
+        kept.left.clone_from(&self.left);
+        kept.capacity.clone_from(&self.capacity);
+        kept.flow = self.flow;
     }
 
     fn start_from_kept(&mut self) {

@@ -33,6 +33,24 @@ impl Lists {
         all
     }
 
+    /// For each of `count` items, the second numbers of the pairs that have it as their first, in the order of the pairs.
+    pub(crate) fn by_first(count: usize, pairs: impl Iterator<Item = (u32, u32)> + Clone) -> Lists {
+        let mut start = vec![0; count + 1];
+        for (first, _) in pairs.clone() {
+            start[first as usize + 1] += 1;
+        }
+        for i in 0..count {
+            start[i + 1] += start[i];
+        }
+        let mut place = start.clone();
+        let mut items = vec![0; start[count] as usize];
+        for (first, second) in pairs {
+            items[place[first as usize] as usize] = second;
+            place[first as usize] += 1;
+        }
+        Lists { start, items }
+    }
+
     #[inline]
     pub(crate) fn of(&self, i: usize) -> &[u32] {
         &self.items[self.start[i] as usize..self.start[i + 1] as usize]
@@ -89,18 +107,14 @@ impl Model {
         time.push(0.0);
         let mut workspace: Vec<i64> = graph.nodes().iter().map(|n| signed(n.workspace)).collect();
         workspace.push(0);
-        let mut writes: Vec<Vec<u32>> = graph
-            .nodes()
-            .iter()
-            .map(|n| match n.phase {
-                Phase::Input => Vec::new(),
-                _ => managed(&n.writes),
-            })
-            .collect();
+        let writes = graph.nodes().iter().map(|n| match n.phase {
+            Phase::Input => Vec::new(),
+            _ => managed(&n.writes),
+        });
         let from_start = graph.storage_ids().filter(|&s| is_input(s) && !constant(s));
-        writes.push(from_start.map(|s| s.0).collect());
-        let mut reads: Vec<Vec<u32>> = graph.nodes().iter().map(|n| managed(&n.reads)).collect();
-        reads.push(Vec::new());
+        let writes = writes.chain([from_start.map(|s| s.0).collect()]);
+        let reads = graph.nodes().iter().map(|n| managed(&n.reads));
+        let reads = reads.chain([Vec::new()]);
         let mut rerun: Vec<bool> = graph
             .nodes()
             .iter()
