@@ -27,7 +27,7 @@ impl Timeline {
     /// # Errors
     /// The first step that cannot be done, or what is missing at the end.
     pub fn new(graph: &Graph, steps: &[Step]) -> Result<Timeline, ScheduleError> {
-        let mut replay = Replay::new(graph);
+        let mut replay = Replay::new(graph, steps.len());
         for (i, &step) in steps.iter().enumerate() {
             match step {
                 Step::Run(node) => replay.run(StepId::new(i), node)?,
@@ -60,7 +60,7 @@ struct Replay<'g> {
 }
 
 impl<'g> Replay<'g> {
-    fn new(graph: &'g Graph) -> Replay<'g> {
+    fn new(graph: &'g Graph, steps: usize) -> Replay<'g> {
         let mut live = vec![false; graph.storages().len()];
         let mut now = Bytes::ZERO;
         for node in graph.nodes().iter().filter(|n| n.phase == Phase::Input) {
@@ -70,8 +70,8 @@ impl<'g> Replay<'g> {
             }
         }
         let timeline = Timeline {
-            during: Vec::new(),
-            after: Vec::new(),
+            during: Vec::with_capacity(steps),
+            after: Vec::with_capacity(steps),
             start: now,
             peak: now,
             peak_step: None,

@@ -38,6 +38,13 @@ pub(crate) struct Activation {
 
 /// The activations of `graph` along its natural order.
 pub(crate) fn activations(graph: &Graph) -> Vec<Activation> {
+    let mut all = Vec::new();
+    for_each_activation(graph, |activation| all.push(activation));
+    all
+}
+
+/// Gives each activation to `take`, one after the other.
+pub(crate) fn for_each_activation(graph: &Graph, mut take: impl FnMut(Activation)) {
     let order = graph.natural_order();
     let liveness = Liveness::new(graph, &order);
     let mut position = vec![usize::MAX; graph.nodes().len()];
@@ -56,36 +63,34 @@ pub(crate) fn activations(graph: &Graph) -> Vec<Activation> {
     let of = |s: &StorageId| is_activation[s.index()];
     let storages = graph.storage_ids().filter(of);
     let readers = |s: StorageId| graph.readers(s).iter().map(|r| position[r.index()]);
-    storages
-        .map(|storage| {
-            let uses = liveness.of(storage);
-            let made = uses.made.expect("a forward node makes it");
-            let first_backward = uses.first_backward.expect("a backward node reads it");
-            let (sources, nodes) = tracer.trace(storage);
-            let may_run_again = |&id: &NodeId| {
-                let node = graph.node(id);
-                // A node cannot run again once one of its reads has been overwritten.
-                let mut updaters = node.reads.iter().filter_map(|&r| graph.updater(r));
-                let intact = updaters.all(|u| position[u.index()] >= first_backward);
-                let is_input = node.phase == Phase::Input;
-                node.effect != Effect::Once && intact && !is_input
-            };
-            Activation {
-                storage,
-                bytes: graph.storage(storage).bytes,
-                made,
-                last_forward: readers(storage)
-                    .rfind(|&at| at < first_backward)
-                    .unwrap_or(made),
-                first_backward,
-                last_backward: readers(storage).next_back().unwrap_or(first_backward),
-                recompute_time: nodes.iter().map(|&n| graph.node(n).time).sum(),
-                rebuildable: nodes.iter().all(may_run_again),
-                sources,
-                nodes,
-            }
-        })
-        .collect()
+    for storage in storages {
+        let uses = liveness.of(storage);
+        let made = uses.made.expect("a forward node makes it");
+        let first_backward = uses.first_backward.expect("a backward node reads it");
+        let (sources, nodes) = tracer.trace(storage);
+        let may_run_again = |&id: &NodeId| {
+            let node = graph.node(id);
+            // A node cannot run again once one of its reads has been overwritten.
+            let mut updaters = node.reads.iter().filter_map(|&r| graph.updater(r));
+            let intact = updaters.all(|u| position[u.index()] >= first_backward);
+            let is_input = node.phase == Phase::Input;
+            node.effect != Effect::Once && intact && !is_input
+        };
+        take(Activation {
+            storage,
+            bytes: graph.storage(storage).bytes,
+            made,
+            last_forward: readers(storage)
+                .rfind(|&at| at < first_backward)
+                .unwrap_or(made),
+            first_backward,
+            last_backward: readers(storage).next_back().unwrap_or(first_backward),
+            recompute_time: nodes.iter().map(|&n| graph.node(n).time).sum(),
+            rebuildable: nodes.iter().all(may_run_again),
+            sources,
+            nodes,
+        });
+    }
 }
 
 /// Traces back from storages to their sources. Marks carry the number of the trace, so that a new

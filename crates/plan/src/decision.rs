@@ -8,7 +8,7 @@ use remat_graph::{
     Bytes, Effect, Graph, Micros, NodeId, Phase, Plan, ScheduleError, Step, StorageId, Timeline,
 };
 
-use crate::activation::{Activation, activations};
+use crate::activation::{Activation, for_each_activation};
 
 /// What became of an activation.
 #[derive(Clone, Debug, PartialEq)]
@@ -92,7 +92,15 @@ pub fn decisions(graph: &Graph, plan: &Plan) -> Result<Vec<Decision>, ScheduleEr
 
 /// The decision for each activation, ascending by storage.
 pub(crate) fn of_schedule(graph: &Graph, steps: &[Step], timeline: &Timeline) -> Vec<Decision> {
-    let activations = activations(graph);
+    // What rebuilds each does not matter here, and would take most of the room.
+    let mut activations = Vec::new();
+    for_each_activation(graph, |activation| {
+        activations.push(Activation {
+            sources: Vec::new(),
+            nodes: Vec::new(),
+            ..activation
+        });
+    });
     let natural = graph.natural_order();
     let lives = lives(graph, steps);
     let peaks = Peaks::new(timeline);

@@ -11,6 +11,8 @@ pub(crate) struct Draft {
     pub(crate) steps: Vec<Step>,
     /// No schedule under the budget takes less time than this.
     pub(crate) time_bound: Micros,
+    /// Whether the bound is the best that can be shown.
+    pub(crate) is_bound_best: bool,
     /// Work done, in the strategy's own count.
     pub(crate) work: u64,
     /// Whether the watch ended the work early.
@@ -28,6 +30,7 @@ impl Draft {
         Draft {
             steps: with_frees(graph, order),
             time_bound: least_time(graph),
+            is_bound_best: false,
             work: order.len() as u64,
             stopped: false,
         }
@@ -46,20 +49,28 @@ impl Draft {
         }
     }
 
-    /// The replay of the draft.
+    /// The draft with its replay.
     ///
     /// # Errors
     /// If it cannot be replayed, which is the strategy's fault.
-    pub(crate) fn timeline(
-        &self,
-        graph: &Graph,
-        strategy: Strategy,
-    ) -> Result<Timeline, PlanError> {
-        Timeline::new(graph, &self.steps).map_err(|error| PlanError::Rejected {
-            strategy: strategy.name(),
-            why: error.to_string(),
-        })
+    pub(crate) fn replay(self, graph: &Graph, strategy: Strategy) -> Result<Replayed, PlanError> {
+        match Timeline::new(graph, &self.steps) {
+            Ok(timeline) => Ok(Replayed {
+                draft: self,
+                timeline,
+            }),
+            Err(error) => Err(PlanError::Rejected {
+                strategy: strategy.name(),
+                why: error.to_string(),
+            }),
+        }
     }
+}
+
+/// A draft that can be run.
+pub(crate) struct Replayed {
+    pub(crate) draft: Draft,
+    pub(crate) timeline: Timeline,
 }
 
 /// The time of any schedule is at least this: every node that the outputs, targets and updates need

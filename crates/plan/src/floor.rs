@@ -29,32 +29,22 @@ pub struct Floor {
 
 /// The floor of `graph`.
 pub fn floor(graph: &Graph) -> Floor {
-    let fixed = fixed_storages(graph);
-    let sum = |list: &[StorageId]| list.iter().map(|&s| graph.storage(s).bytes).sum::<Bytes>();
-    let fixed_bytes = sum(&fixed);
-
-    let start: Vec<StorageId> = graph
-        .storage_ids()
-        .filter(|&s| is_from_start(graph, s) && !is_fixed(graph, s))
-        .collect();
-    let mut best = (
-        fixed_bytes + sum(&start),
-        None,
-        "the start of the step",
-        start,
-    );
-    let end = beside_fixed(graph, graph.outputs().iter());
-    if fixed_bytes + sum(&end) > best.0 {
-        best = (fixed_bytes + sum(&end), None, "the end of the step", end);
+    let fixed = Fixed::new(graph);
+    let start = graph.storage_ids().filter(|&s| is_from_start(graph, s));
+    let start = fixed.beside(start);
+    let mut best = (fixed.with(&start), None, "the start of the step", start);
+    let end = fixed.beside(graph.outputs().iter().copied());
+    if fixed.with(&end) > best.0 {
+        best = (fixed.with(&end), None, "the end of the step", end);
     }
     for (id, needed) in graph.node_ids().zip(needed_nodes(graph)) {
-        let (touched, bytes) = touched(graph, id);
-        if needed && fixed_bytes + bytes > best.0 {
-            best = (fixed_bytes + bytes, Some(id), "a node", touched);
+        if needed && fixed.bytes_at(id) > best.0 {
+            let touched = fixed.beside(touched(graph, id));
+            best = (fixed.bytes_at(id), Some(id), "a node", touched);
         }
     }
     let (bytes, at, moment, mut coexisting) = best;
-    coexisting.extend(fixed);
+    coexisting.extend(graph.storage_ids().filter(|s| fixed.holds[s.index()]));
     coexisting.sort_by_key(|&s| (std::cmp::Reverse(graph.storage(s).bytes), s));
     Floor {
         bytes,
@@ -67,36 +57,56 @@ pub fn floor(graph: &Graph) -> Floor {
 
 /// What must be live while `id` runs.
 pub(crate) fn floor_at(graph: &Graph, id: NodeId) -> Bytes {
-    let fixed = fixed_storages(graph);
-    fixed.iter().map(|&s| graph.storage(s).bytes).sum::<Bytes>() + touched(graph, id).1
+    Fixed::new(graph).bytes_at(id)
 }
 
 fn is_from_start(graph: &Graph, s: StorageId) -> bool {
     graph.node(graph.writer(s)).phase == Phase::Input
 }
 
-/// Live from the start and never freed.
-fn is_fixed(graph: &Graph, s: StorageId) -> bool {
-    graph.storage(s).role.is_persistent() && is_from_start(graph, s)
-}
-
-fn fixed_storages(graph: &Graph) -> Vec<StorageId> {
-    graph
-        .storage_ids()
-        .filter(|&s| is_fixed(graph, s))
-        .collect()
-}
-
-fn beside_fixed<'a>(graph: &Graph, list: impl Iterator<Item = &'a StorageId>) -> Vec<StorageId> {
-    list.copied().filter(|&s| !is_fixed(graph, s)).collect()
-}
-
-/// What a node reads and writes beside the fixed storages, and its bytes with scratch.
-fn touched(graph: &Graph, id: NodeId) -> (Vec<StorageId>, Bytes) {
+/// What a node reads and writes.
+fn touched(graph: &Graph, id: NodeId) -> impl Iterator<Item = StorageId> {
     let node = graph.node(id);
-    let touched = beside_fixed(graph, node.reads.iter().chain(&node.writes));
-    let bytes: Bytes = touched.iter().map(|&s| graph.storage(s).bytes).sum();
-    (touched, bytes + node.workspace)
+    node.reads.iter().chain(&node.writes).copied()
+}
+
+/// The storages that are live from the start and never freed.
+struct Fixed<'g> {
+    graph: &'g Graph,
+    /// Indexed by storage.
+    holds: Vec<bool>,
+    bytes: Bytes,
+}
+
+impl<'g> Fixed<'g> {
+    fn new(graph: &'g Graph) -> Self {
+        let persists = |s| graph.storage(s).role.is_persistent() && is_from_start(graph, s);
+        let holds: Vec<bool> = graph.storage_ids().map(persists).collect();
+        let fixed = graph.storage_ids().filter(|s| holds[s.index()]);
+        Fixed {
+            graph,
+            bytes: fixed.map(|s| graph.storage(s).bytes).sum(),
+            holds,
+        }
+    }
+
+    /// Those of a list that are not fixed.
+    fn beside(&self, list: impl Iterator<Item = StorageId>) -> Vec<StorageId> {
+        list.filter(|s| !self.holds[s.index()]).collect()
+    }
+
+    /// The bytes of the fixed storages and of some others.
+    fn with(&self, others: &[StorageId]) -> Bytes {
+        let others = others.iter().map(|&s| self.graph.storage(s).bytes);
+        self.bytes + others.sum()
+    }
+
+    /// The bytes that are live while `id` runs at least.
+    fn bytes_at(&self, id: NodeId) -> Bytes {
+        let others = touched(self.graph, id).filter(|s| !self.holds[s.index()]);
+        let others: Bytes = others.map(|s| self.graph.storage(s).bytes).sum();
+        self.bytes + others + self.graph.node(id).workspace
+    }
 }
 
 #[cfg(test)]

@@ -39,7 +39,7 @@ pub use planned::{Planned, Stats, Status};
 
 use remat_graph::{Bytes, Graph, Timeline};
 
-use draft::Draft;
+use draft::{Draft, Replayed};
 
 /// Plans `graph` under `budget`, the bytes that the whole step may use at its peak.
 ///
@@ -54,14 +54,16 @@ pub fn plan(
     watch: &mut dyn Watch,
 ) -> Result<Planned, PlanError> {
     let natural = Timeline::natural(graph);
+    let strategy = options.strategy;
     if natural.peak <= budget {
-        return planned::finish(graph, budget, Draft::plain(graph), options, &natural);
+        let plain = Draft::plain(graph).replay(graph, strategy)?;
+        return planned::finish(graph, budget, plain, options, &natural);
     }
     // Below the floor there is nothing to look for.
     if budget >= floor(graph).bytes {
-        let draft = draft(graph, budget, options, watch);
-        if draft.stopped || draft.timeline(graph, options.strategy)?.peak <= budget {
-            return planned::finish(graph, budget, draft, options, &natural);
+        let replayed = draft(graph, budget, options, watch).replay(graph, strategy)?;
+        if replayed.draft.stopped || replayed.timeline.peak <= budget {
+            return planned::finish(graph, budget, replayed, options, &natural);
         }
     }
     // A strategy may go lower when no budget tells it where to look. This also makes the smallest
@@ -81,22 +83,21 @@ pub fn smallest(
 ) -> Result<Planned, PlanError> {
     let natural = Timeline::natural(graph);
     let lowest = lowest(graph, options, watch)?;
-    let peak = lowest.timeline(graph, options.strategy)?.peak;
-    planned::finish(graph, peak, lowest, options, &natural)
+    planned::finish(graph, lowest.timeline.peak, lowest, options, &natural)
 }
 
 /// The lowest schedule that the strategy reaches.
-fn lowest(graph: &Graph, options: &Options, watch: &mut dyn Watch) -> Result<Draft, PlanError> {
+fn lowest(graph: &Graph, options: &Options, watch: &mut dyn Watch) -> Result<Replayed, PlanError> {
     let floor = floor(graph).bytes;
     let draft = match options.strategy {
         Strategy::Search => search::lowest(graph, floor, options, watch),
         // Under a budget at the floor the others go as low as they can.
         _ => draft(graph, floor, options, watch),
     }
-    .freeing_after_last_use(graph);
-    let plain = Draft::plain(graph);
-    let peak = |draft: &Draft| Ok(draft.timeline(graph, options.strategy)?.peak);
-    match peak(&draft)? < peak(&plain)? {
+    .freeing_after_last_use(graph)
+    .replay(graph, options.strategy)?;
+    let plain = Draft::plain(graph).replay(graph, options.strategy)?;
+    match draft.timeline.peak < plain.timeline.peak {
         true => Ok(draft),
         false => Ok(plain),
     }

@@ -4,7 +4,7 @@ use remat_graph::{Bytes, Graph, Micros, NodeId, Plan, Step, Timeline};
 use remat_verify::verify;
 
 use crate::decision::{self, Decision};
-use crate::draft::Draft;
+use crate::draft::Replayed;
 use crate::floor::floor_at;
 use crate::{Infeasible, Options, PlanError, search};
 
@@ -106,16 +106,15 @@ fn share(part: Micros, whole: Micros) -> f64 {
 /// Times are sums of floats in different orders; a plan within this share of its bound is optimal.
 const SUMMATION_ERROR: f64 = 1e-9;
 
-/// Replays `draft`, compares it with the budget and has it checked.
+/// Compares a draft with the budget and has it checked.
 pub(crate) fn finish(
     graph: &Graph,
     budget: Bytes,
-    draft: Draft,
+    Replayed { draft, timeline }: Replayed,
     options: &Options,
     natural: &Timeline,
 ) -> Result<Planned, PlanError> {
     let strategy = options.strategy;
-    let timeline = draft.timeline(graph, strategy)?;
     if timeline.peak > budget {
         let lowest = timeline.peak.min(natural.peak);
         return Err(match draft.stopped && budget >= crate::floor(graph).bytes {
@@ -138,8 +137,8 @@ pub(crate) fn finish(
         strategy: strategy.name(),
         why: violations.to_string(),
     })?;
-    let bound = match plan.time <= draft.time_bound {
-        // Nothing is faster, so nothing more is to be shown.
+    let bound = match draft.is_bound_best || plan.time <= draft.time_bound {
+        // Nothing more is to be shown.
         true => draft.time_bound,
         false => {
             let shown = search::time_bound(graph, budget, options.effort);

@@ -369,13 +369,12 @@ impl<'m> Annealer<'m> {
             1 => high - 1,
             _ => low + 1 + self.random.below((high - low - 1) as usize) as u32,
         };
-        self.move_to(run, target, low, high)
+        self.move_to(run, target, high)
     }
 
-    /// Moves `run` to `target` or near it, strictly between `low` and `high`.
-    fn move_to(&mut self, run: u32, target: u32, low: u32, high: u32) -> bool {
+    /// Moves `run` to `target` or the next slot behind it that can be had, before `high`.
+    fn move_to(&mut self, run: u32, target: u32, high: u32) -> bool {
         let node = self.sequence.node_of(run);
-        let slot = self.sequence.slot_of(run);
         // The run that will stand right behind it.
         let anchor = (target..self.sequence.slot_count()).find_map(|p| self.sequence.run_in(p));
         let Some(anchor) = anchor else {
@@ -390,7 +389,6 @@ impl<'m> Annealer<'m> {
         if before == Some(run) {
             return false;
         }
-        let _ = (low, slot);
         self.sequence.remove(run);
         let to = self.sequence.open(anchor);
         self.sequence.insert(node, to);

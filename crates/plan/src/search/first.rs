@@ -21,6 +21,8 @@ use std::collections::BinaryHeap;
 
 use super::model::{Lists, Model};
 
+/// Values of `bend` that are worth a try, none of which is best everywhere.
+pub(crate) const BENDS: [f64; 4] = [0.0, 0.5, 1.0, 1.5];
 /// How many nodes the estimate of a cost looks at. Chains that are longer are rarely worth dropping.
 const LOOK: usize = 24;
 /// By how much what is wanted counts as dearer than the rest, whatever the `bend`.

@@ -41,11 +41,12 @@ struct Kept {
 }
 
 impl Network {
-    pub(crate) fn new(nodes: usize) -> Network {
+    /// A network of some nodes, with room for some arcs.
+    pub(crate) fn new(nodes: usize, arcs: usize) -> Network {
         Network {
-            head: Vec::new(),
+            head: Vec::with_capacity(2 * arcs),
             left: Vec::new(),
-            capacity: Vec::new(),
+            capacity: Vec::with_capacity(2 * arcs),
             arcs: Vec::new(),
             start: vec![0; nodes + 1],
             level: vec![0; nodes],
@@ -247,7 +248,7 @@ mod tests {
     /// Two paths of 3 and 2 that share a bridge of 4: the bridge is the cut.
     #[test]
     fn the_cut_is_where_the_flow_is_full() {
-        let mut network = Network::new(5);
+        let mut network = Network::new(5, 5);
         network.arc(0, 1, 3);
         network.arc(0, 2, 2);
         network.arc(1, 3, UNCUT);

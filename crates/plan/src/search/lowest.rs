@@ -15,8 +15,8 @@ use super::exact::{Exact, exact};
 use super::model::Model;
 use crate::Watch;
 
-/// Halvings of the range between the floor and the lowest peak so far.
-const HALVINGS: u32 = 7;
+/// Halvings of the range between the floor and the lowest peak so far, without work to follow and with it.
+const HALVINGS: (u32, u32) = (4, 7);
 /// Searches after them, which share the work.
 const ROUNDS: u32 = 3;
 /// How far below the lowest peak so far the first of them aims, as a share of it; halved whenever one fails.
@@ -31,19 +31,21 @@ pub(super) fn lowest(model: &Model, floor: i64, work: u64, watch: &mut dyn Watch
     }
     let mut best = Found::of_order(model, &model.natural);
     let (mut too_low, mut step) = (floor, STEP);
-    for round in 0..HALVINGS + ROUNDS {
-        let is_halving = round < HALVINGS;
-        if best.peak - floor <= floor / NEAR || !is_halving && work == 0 {
+    let (halvings, rounds) = match work {
+        0 => (HALVINGS.0, 0),
+        _ => (HALVINGS.1, ROUNDS),
+    };
+    for round in 0..halvings + rounds {
+        let is_halving = round < halvings;
+        if best.peak - floor <= floor / NEAR {
             break;
         }
-        let limit = match is_halving {
-            true => too_low + (best.peak - too_low) / 2,
-            false => floor.max(best.peak - (step * best.peak as f64) as i64),
-        };
-        let share = if is_halving {
-            0
-        } else {
-            work / u64::from(ROUNDS)
+        let (limit, share) = match is_halving {
+            true => (too_low + (best.peak - too_low) / 2, 0),
+            false => {
+                let below = (step * best.peak as f64) as i64;
+                (floor.max(best.peak - below), work / u64::from(ROUNDS))
+            }
         };
         let mut search = Search::new(model, limit, share, watch);
         search.add(best.clone());

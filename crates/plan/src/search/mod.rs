@@ -3,15 +3,16 @@
 //! In: a graph, a budget, an effort. Out: a draft under the budget if one is found, otherwise the lowest that was
 //! reached; apart from it a lower bound on the time of any schedule under the budget ([`time_bound`]).
 //!
-//! Steps: (1) a [`model`] of the graph; (2) starts: the graph's own order run under the budget with foresight
-//! ([`first`]), and cuts at the moment of its peak with a price on bytes ([`start`]); (3) annealing over
+//! Steps: (1) a [`model`] of the graph; (2) starts: the graph's own order and one with few bytes ([`reorder`]) run under
+//! the budget with foresight ([`first`]), and cuts at the moment of the peak with a price on bytes ([`cuts`]); (3) annealing over
 //! sequences of runs ([`anneal`]) from the best of them. A tiny graph is searched in full instead ([`exact`]). Where the
 //! budget is too small, the lowest peak is looked for ([`mod@lowest`]).
 //! All work is counted, so the same input gives the same plan.
 //!
-//! Limits: starts keep the graph's own order of the nodes that run once; only annealing reorders.
+//! Limits: cuts keep the graph's own order of the nodes that run once; annealing moves one run at a time.
 
 mod anneal;
+mod cuts;
 mod exact;
 mod first;
 mod flow;
@@ -21,7 +22,6 @@ pub(crate) mod moment;
 mod random;
 mod reorder;
 mod sequence;
-mod start;
 mod tree;
 
 use remat_graph::{Bytes, Graph, Micros, NodeId, Step};
@@ -30,10 +30,10 @@ use crate::bound;
 use crate::draft::{Draft, needed_nodes};
 use crate::{Effort, Options, Progress, Watch};
 use anneal::{Annealer, Found, Schedule};
+use cuts::Cutter;
 use exact::{Exact, exact};
 use model::Model;
 use sequence::Sequence;
-use start::Cutter;
 
 /// Work of the annealing (storages touched) at effort 0; each level doubles it. At the default effort a graph of two
 /// thousand nodes takes about 1.8 s of one core.
@@ -47,7 +47,7 @@ const FIRST_BOUND_ARCS: u64 = 1_000_000;
 /// Arcs that the bound may look at otherwise. A graph of two thousand nodes needs about half of it.
 const BOUND_ARCS: u64 = 12_000_000;
 /// The share of a search's work that a search for the lowest peak does: a refusal takes both.
-const LOWEST: (u64, u64) = (3, 8);
+const LOWEST: (u64, u64) = (1, 2);
 
 /// A draft under `budget` if one is found, otherwise the lowest that was reached.
 pub(crate) fn draft(
@@ -61,7 +61,11 @@ pub(crate) fn draft(
     match exact(&model, limit) {
         Exact::Fastest(order) => {
             let best = Found::of_order(&model, &order);
-            return finished(&model, &best, best.time, 0, false);
+            return Draft {
+                time_bound: Micros(best.time),
+                is_bound_best: true,
+                ..finished(&model, &best, 0, false)
+            };
         }
         Exact::Impossible => return Draft::plain(graph),
         Exact::Unknown => {}
@@ -71,7 +75,12 @@ pub(crate) fn draft(
     search.start();
     search.anneal();
     let Search { best, stopped, .. } = search;
-    finished(&model, &best, model.least_time(), work, stopped)
+    let mut draft = finished(&model, &best, work, stopped);
+    if best.peak <= limit && best.time > model.least_time() {
+        draft.time_bound = Micros(bound_of(&model, limit, options.effort));
+        draft.is_bound_best = true;
+    }
+    draft
 }
 
 /// A draft with as low a peak as is found; none is below `floor`.
@@ -85,14 +94,16 @@ pub(crate) fn lowest(
     let floor = i64::try_from(floor.get()).unwrap_or(i64::MAX);
     let work = work(&model, options.effort) * LOWEST.0 / LOWEST.1;
     let (best, stopped) = lowest::lowest(&model, floor, work, watch);
-    finished(&model, &best, model.least_time(), work, stopped)
+    finished(&model, &best, work, stopped)
 }
 
-fn finished(model: &Model, best: &Found, bound: f64, work: u64, stopped: bool) -> Draft {
+/// A draft with the least time as its bound.
+fn finished(model: &Model, best: &Found, work: u64, stopped: bool) -> Draft {
     let runs = best.order.iter().filter(|&&v| v as usize != model.source);
     Draft {
         steps: runs.map(|&v| Step::Run(NodeId(v))).collect(),
-        time_bound: Micros(bound),
+        time_bound: Micros(model.least_time()),
+        is_bound_best: false,
         work,
         stopped,
     }
@@ -110,11 +121,16 @@ fn work(model: &Model, effort: Effort) -> u64 {
 pub(crate) fn time_bound(graph: &Graph, budget: Bytes, effort: Effort) -> Micros {
     let model = Model::new(graph, &needed_nodes(graph));
     let limit = i64::try_from(budget.get()).unwrap_or(i64::MAX);
+    Micros(bound_of(&model, limit, effort))
+}
+
+/// The same in a model of the graph.
+fn bound_of(model: &Model, limit: i64, effort: Effort) -> f64 {
     let arcs = match effort {
         Effort::FIRST => FIRST_BOUND_ARCS,
         _ => BOUND_ARCS,
     };
-    Micros(bound::time_bound(&model, limit, arcs))
+    bound::time_bound(model, limit, arcs)
 }
 
 /// The state of a search.
@@ -152,8 +168,10 @@ const LONG_SEEDS: (u64, u64) = (77, 78);
 const POLISH_SEED: u64 = 5;
 /// Runs per node after which an order with foresight is given up, for the first plan and otherwise.
 const MOST_RUNS: (usize, usize) = (2, 8);
-/// Cuts without gain after which no more are tried.
-const PATIENCE: u32 = 48;
+/// A budget that all the short runs miss by this share is given up. The long ones make up for a few percent.
+const HOPELESS: f64 = 0.1;
+/// Sequences of cuts without gain after which no more are tried, for the first plan and otherwise.
+const PATIENCE: (u32, u32) = (2, 48);
 
 impl<'a> Search<'a> {
     fn new(model: &'a Model, limit: i64, work: u64, watch: &'a mut dyn Watch) -> Search<'a> {
@@ -202,7 +220,7 @@ impl<'a> Search<'a> {
             0 => MOST_RUNS.0,
             _ => MOST_RUNS.1,
         };
-        for bend in start::BENDS {
+        for bend in first::BENDS {
             if self.is_first_enough() {
                 return;
             }
@@ -219,6 +237,10 @@ impl<'a> Search<'a> {
 
     /// Cuts until so much work is done, or they bring nothing more. At least one.
     fn cut_until(&mut self, work: u64) {
+        let patience = match self.work {
+            0 => PATIENCE.0,
+            _ => PATIENCE.1,
+        };
         let mut idle = 0;
         loop {
             let before = self.best.clone();
@@ -243,7 +265,7 @@ impl<'a> Search<'a> {
                 true => 0,
                 false => idle + 1,
             };
-            if self.is_first_enough() || self.done >= work || idle > PATIENCE || self.report(0) {
+            if self.is_first_enough() || self.done >= work || idle > patience || self.report(0) {
                 return;
             }
         }
@@ -261,7 +283,7 @@ impl<'a> Search<'a> {
         self.starts.truncate(STARTS);
     }
 
-    /// Short runs from every start at every temperature, then long ones from the best.
+    /// Short runs from every start at every temperature, then long ones from the best, unless they are hopeless.
     fn anneal(&mut self) {
         // Without a node that runs there is nothing to move.
         if self.work == 0 || self.stopped || self.model.natural.len() < 2 {
@@ -279,6 +301,9 @@ impl<'a> Search<'a> {
         }
         tried.sort_by(|a, b| a.0.rank(&b.0, self.limit));
         let (start, hot) = tried[0].clone();
+        if self.best.peak > self.limit + (HOPELESS * self.limit as f64) as i64 {
+            return;
+        }
         self.run(&start, hot, left / 2, LONG_SEEDS.0);
         let start = self.best.clone();
         self.run(&start, HOT[0], left / 6, LONG_SEEDS.1);

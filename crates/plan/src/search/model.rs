@@ -21,16 +21,26 @@ pub(crate) struct Lists {
 }
 
 impl Lists {
-    pub(crate) fn new(lists: impl IntoIterator<Item = Vec<u32>>) -> Lists {
-        let mut all = Lists {
+    /// Without any list.
+    fn empty() -> Lists {
+        Lists {
             start: vec![0],
             items: Vec::new(),
-        };
+        }
+    }
+
+    pub(crate) fn new(lists: impl IntoIterator<Item = Vec<u32>>) -> Lists {
+        let mut all = Lists::empty();
         for list in lists {
-            all.items.extend(list);
-            all.start.push(all.items.len() as u32);
+            all.push(list);
         }
         all
+    }
+
+    /// Adds a list.
+    fn push(&mut self, list: impl IntoIterator<Item = u32>) {
+        self.items.extend(list);
+        self.start.push(self.items.len() as u32);
     }
 
     /// For each of `count` items, the second numbers of the pairs that have it as their first, in the order of the pairs.
@@ -95,43 +105,38 @@ pub(crate) struct Model {
 impl Model {
     pub(crate) fn new(graph: &Graph, needed: &[bool]) -> Model {
         let source = graph.nodes().len();
-        let is_input = |s: StorageId| graph.node(graph.writer(s)).phase == Phase::Input;
-        let constant = |s: StorageId| graph.storage(s).role.is_persistent() && is_input(s);
-        let managed = |list: &[StorageId]| -> Vec<u32> {
-            let list = list.iter().filter(|s| !constant(**s));
-            list.map(|s| s.0).collect()
-        };
+        let persists = |s: &StorageId| graph.storage(*s).role.is_persistent();
+        let mut is_input = vec![false; graph.storages().len()];
+        for node in graph.nodes().iter().filter(|n| n.phase == Phase::Input) {
+            for &s in &node.writes {
+                is_input[s.index()] = true;
+            }
+        }
+        let constant = |s: StorageId| is_input[s.index()] && persists(&s);
+        let managed = |s: &&StorageId| !constant(**s);
         let runs = |n: NodeId| needed[n.index()];
 
-        let mut time: Vec<f64> = graph.nodes().iter().map(|n| n.time.get()).collect();
+        // All in one pass, since a large graph is slow to walk through.
+        let (mut time, mut workspace) = (Vec::new(), Vec::new());
+        let (mut reads, mut writes) = (Lists::empty(), Lists::empty());
+        let (mut rerun, mut targets) = (Vec::new(), Vec::new());
+        for n in graph.nodes() {
+            let is_run = n.phase != Phase::Input;
+            time.push(n.time.get());
+            workspace.push(signed(n.workspace));
+            reads.push(n.reads.iter().filter(managed).map(|s| s.0));
+            let made = n.writes.iter().filter(|s| is_run && managed(s));
+            writes.push(made.map(|s| s.0));
+            let once = n.effect == Effect::Once || n.writes.iter().any(persists);
+            rerun.push(is_run && !once);
+            targets.push(!n.updates.is_empty());
+        }
         time.push(0.0);
-        let mut workspace: Vec<i64> = graph.nodes().iter().map(|n| signed(n.workspace)).collect();
         workspace.push(0);
-        let writes = graph.nodes().iter().map(|n| match n.phase {
-            Phase::Input => Vec::new(),
-            _ => managed(&n.writes),
-        });
-        let from_start = graph.storage_ids().filter(|&s| is_input(s) && !constant(s));
-        let writes = writes.chain([from_start.map(|s| s.0).collect()]);
-        let reads = graph.nodes().iter().map(|n| managed(&n.reads));
-        let reads = reads.chain([Vec::new()]);
-        let mut rerun: Vec<bool> = graph
-            .nodes()
-            .iter()
-            .map(|n| {
-                let persists = |s: &StorageId| graph.storage(*s).role.is_persistent();
-                n.phase != Phase::Input
-                    && n.effect != Effect::Once
-                    && !n.writes.iter().any(persists)
-            })
-            .collect();
+        reads.push([]);
+        let from_start = graph.storage_ids().filter(|s| is_input[s.index()]);
+        writes.push(from_start.filter(|&s| !constant(s)).map(|s| s.0));
         rerun.push(false);
-
-        let mut targets: Vec<bool> = graph
-            .nodes()
-            .iter()
-            .map(|n| !n.updates.is_empty())
-            .collect();
         targets.push(false);
         for t in graph.targets() {
             targets[t.index()] = true;
@@ -149,7 +154,7 @@ impl Model {
         });
         let mut kept: Vec<bool> = graph
             .storage_ids()
-            .map(|s| graph.storage(s).role.is_persistent() && !is_input(s))
+            .map(|s| persists(&s) && !is_input[s.index()])
             .collect();
         for &s in graph.outputs() {
             kept[s.index()] |= !constant(s);
@@ -158,8 +163,8 @@ impl Model {
         Model {
             time,
             workspace,
-            reads: Lists::new(reads),
-            writes: Lists::new(writes),
+            reads,
+            writes,
             targets,
             rerun,
             not_after: Lists::new(not_after),
@@ -173,7 +178,7 @@ impl Model {
                 .collect(),
             writer: graph
                 .storage_ids()
-                .map(|s| match is_input(s) {
+                .map(|s| match is_input[s.index()] {
                     true => source as u32,
                     false => graph.writer(s).0,
                 })

@@ -76,8 +76,10 @@ impl<'m> Moment<'m> {
                 }
             }
         }
-        let mut network = Network::new(count);
-        let mut priced = Vec::new();
+        let reads = again.iter().map(|&(w, _)| model.reads.of(w as usize).len());
+        let arcs = storages.len() + forced + again.len() + reads.sum::<usize>();
+        let mut network = Network::new(count, arcs);
+        let mut priced = Vec::with_capacity(storages.len());
         for (i, &s) in storages.iter().enumerate() {
             let d = of_storage[s as usize];
             let w = of_node[model.writer[s as usize] as usize];

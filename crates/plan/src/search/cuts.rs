@@ -1,19 +1,17 @@
-//! Where the search starts from.
+//! Cuts: where the search starts from, beside [`first`](super::first).
 //!
-//! In: a model and a budget. Out: sequences of two kinds:
-//! - the graph's own order under the budget with foresight, see [`first`](super::first);
-//! - *cuts*: at the run where an order has its peak, a [`Moment`] chooses what is kept across that run and what runs
-//!   again behind it, each right before the first run that needs it. The price of a byte is found by bisection: the
-//!   lowest at which the run fits. The new order may have another peak; it is cut again, until all is under the
-//!   budget. What is recomputed after one cut may so be recomputed again after another.
+//! In: a model and a budget. Out: sequences, each made with other prices.
+//!
+//! Method: at the run where an order has its peak, a [`Moment`] chooses what is kept across that run and what runs
+//! again behind it, each right before the first run that needs it. The price of a byte is found by bisection: the
+//! lowest at which the run fits. The new order may have another peak; it is cut again, until all is under the
+//! budget. What is recomputed after one cut may so be recomputed again after another.
 
 use super::anneal::{Found, highest_run};
 use super::model::Model;
 use super::moment::Moment;
 use super::random::Random;
 
-/// How much the distance to the next use counts, see [`first`](super::first).
-pub(crate) const BENDS: [f64; 4] = [0.0, 0.5, 1.0, 1.5];
 /// Halvings of the range of prices.
 const HALVINGS: u32 = 14;
 /// How many times the price of a cut is above or below that of the cut before it, mostly; and halvings of that range.
@@ -41,7 +39,7 @@ const MOST_RUNS: usize = 4;
 /// The share of the storages whose price is drawn again when the best prices so far are varied.
 const VARIED: f64 = 0.05;
 
-/// What a sequence of the second kind is made with.
+/// What a sequence is made with.
 #[derive(Clone, Debug)]
 struct Knobs {
     /// By how much the price of a byte of each storage is above the lowest.
@@ -50,7 +48,7 @@ struct Knobs {
     margin: f64,
 }
 
-/// Makes sequences of the second kind, each with other prices.
+/// See the module's documentation.
 pub(crate) struct Cutter<'m> {
     model: &'m Model,
     budget: i64,
