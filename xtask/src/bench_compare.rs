@@ -21,7 +21,7 @@ struct Case {
 const CASES: [Case; 8] = [
     Case {
         name: "resnet152-b4",
-        arguments: "resnet152 4 sgd 7 70%,50%,35% search,mutwo,sqrt",
+        arguments: "resnet152 4 sgd 15 70%,50%,35% search,mutwo,sqrt",
     },
     Case {
         name: "resnet152-b8",
@@ -290,7 +290,7 @@ fn summary(archive: &Archive, rows: &[Row], claims: &[Claim]) -> Result<String> 
     let mut text = format!(
         "# The planned step against the plain one\n\n\
          `cargo xtask bench compare` {}. ResNet-152: 224 × 224, SGD with momentum. BERT-base, masked language model: 128 tokens, Adam, \
-         dropout 0.1. In a round the plain and the planned steps run side by side, in turns of 0.2 s; one round is not counted; times are medians of the counted ones, overheads medians of the rounds' ratios; the files have \
+         dropout 0.1. In a round the plain and the planned steps run side by side, in turns of 0.05 s; one round is not counted; times are medians of the counted ones, overheads medians of the rounds' ratios; the files have \
          every time. A budget is a share of the plain step's arena or, where no plan goes so low, the smallest that `search` reaches; `b32` \
          is the whole plain arena of batch 32. A plan that is predicted to be slower than the \
          search's by more than 10 points is not run. Every planned loss had the plain step's bits.\n\n",

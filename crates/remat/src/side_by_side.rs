@@ -16,8 +16,8 @@ use remat_graph::{Bytes, NodeId};
 use crate::{Error, StepReport, Trainer};
 
 /// How long a step goes on before the next one's turn: short beside the seconds for which a machine
-/// is busy, long beside the few milliseconds in which a step's data come back to the caches.
-const TURN: Duration = Duration::from_millis(200);
+/// is busy, long beside the few milliseconds at most in which a step's data come back to the caches.
+const TURN: Duration = Duration::from_millis(50);
 
 /// Runs the next step of each trainer, all at the same time. The batches are in place already.
 ///
