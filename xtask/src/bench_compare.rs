@@ -45,11 +45,11 @@ const CASES: [Case; 8] = [
     },
     Case {
         name: "bert-base-b16",
-        arguments: "bert-base 16 adam 4 70%,50%,35% search,mutwo,sqrt",
+        arguments: "bert-base 16 adam 3 70%,50%,35% search,mutwo,sqrt",
     },
     Case {
         name: "bert-base-b32",
-        arguments: "bert-base 32 adam 3 70%,50%,35% search,mutwo,sqrt",
+        arguments: "bert-base 32 adam 2 70%,50%,35% search,mutwo,sqrt",
     },
 ];
 
