@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use remat_engine::EngineError;
+use remat_engine::kernels::KernelError;
 use remat_graph::FileError;
 use remat_models::ModelError;
 use remat_plan::PlanError;
@@ -87,6 +88,10 @@ pub(crate) fn code(error: &anyhow::Error) -> ExitCode {
             Some(ProfileError::Engine(error)) if is_out_of_memory(error) => {
                 return Some(INFEASIBLE);
             }
+            Some(ProfileError::Engine(EngineError::Kernel {
+                source: KernelError::Spill(_),
+                ..
+            })) => return Some(BAD_FILE),
             Some(ProfileError::Engine(_)) | None => {}
             Some(_) => return Some(BAD_FILE),
         }
@@ -141,4 +146,35 @@ pub(crate) fn is_out_of_memory(error: &EngineError) -> bool {
         error,
         EngineError::OutOfMemory { .. } | EngineError::Reserve { .. }
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use remat_engine::SpillError;
+    use remat_graph::Bytes;
+
+    #[track_caller]
+    fn check(error: impl Into<anyhow::Error>, expected: u8) {
+        let error = error.into().context("while it worked");
+        let found = format!("{:?}", code(&error));
+        assert_eq!(found, format!("{:?}", ExitCode::from(expected)));
+    }
+
+    #[test]
+    fn what_the_machine_lacks_has_its_code() {
+        let memory = || EngineError::OutOfMemory {
+            needed: Bytes(2),
+            available: Bytes(1),
+        };
+        check(memory(), INFEASIBLE);
+        check(ProfileError::from(memory()), INFEASIBLE);
+        check(remat::Error::from(memory()), INFEASIBLE);
+        let disk = EngineError::Kernel {
+            node: "offload".into(),
+            source: SpillError("no space".into()).into(),
+        };
+        check(ProfileError::from(disk), BAD_FILE);
+        check(anyhow::anyhow!("something"), FAILURE);
+    }
 }

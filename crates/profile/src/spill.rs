@@ -53,6 +53,8 @@ impl Spill for HostSpill {
 /// device's and not that of the system's cache. The file has no name once it is open (where the
 /// system allows that), so nothing is left behind however the process ends.
 pub struct FileSpill {
+    /// Where it is, for a person.
+    folder: PathBuf,
     file: File,
     /// Where it is, if it still has a name.
     path: Option<PathBuf>,
@@ -76,11 +78,17 @@ impl FileSpill {
             .open(&path)?;
         let unnamed = std::fs::remove_file(&path).is_ok();
         Ok(FileSpill {
+            folder: folder.to_owned(),
             file,
             path: (!unnamed).then_some(path),
             slots: Vec::new(),
             end: 0,
         })
+    }
+
+    fn failed(&self, what: &str, error: &std::io::Error) -> SpillError {
+        let folder = self.folder.display();
+        SpillError(format!("cannot {what} the spill file in {folder}: {error}"))
     }
 
     /// The beginning of a slot that can hold `bytes`.
@@ -107,7 +115,7 @@ impl Spill for FileSpill {
             .seek(SeekFrom::Start(offset))
             .and_then(|_| self.file.write_all(bytes))
             .and_then(|()| self.file.sync_data())
-            .map_err(|error| SpillError(format!("cannot write the spill file: {error}")))
+            .map_err(|error| self.failed("write", &error))
     }
 
     fn load(&mut self, slot: usize, bytes: &mut [u8]) -> Result<(), SpillError> {
@@ -118,7 +126,7 @@ impl Spill for FileSpill {
         self.file
             .seek(SeekFrom::Start(offset))
             .and_then(|_| self.file.read_exact(bytes))
-            .map_err(|error| SpillError(format!("cannot read the spill file: {error}")))
+            .map_err(|error| self.failed("read", &error))
     }
 }
 

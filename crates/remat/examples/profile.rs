@@ -9,7 +9,7 @@ use remat::program::Optimizer;
 use remat::{FitOptions, plain_engine, write_batch};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let batch = 16;
+    let batch = 8;
     let model = build(
         "transformer-tiny",
         &ModelOptions {

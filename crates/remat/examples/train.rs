@@ -11,7 +11,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = build(
         "transformer-tiny",
         &ModelOptions {
-            batch: 16,
+            batch: 8,
             optimizer: Some(Optimizer::sgd(0.01)),
             ..ModelOptions::default()
         },

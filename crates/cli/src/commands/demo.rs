@@ -77,7 +77,7 @@ const EXAMPLES: [Example; 2] = [
 const SMALL_EXAMPLES: [Example; 1] = [Example {
     title: "A small transformer, texts of 128 tokens",
     model: "transformer-tiny",
-    batches: [8, 16],
+    batches: [4, 8],
     budget_percent: 70,
 }];
 
