@@ -76,7 +76,8 @@ class Session:
         self._known_breaks: dict[str, int] = dict(counters["graph_break"])
         self._captured: list[int] = []
         """The graphs that were captured since `begin`, in order."""
-        self._numbers: dict[tuple[int, str], int] = {}
+        self._numbers: dict[tuple[int, bool, str], int] = {}
+        """Of each graph, with what is held beside it: gradients, and parameters if it is alone."""
         self._collected: dict[int, Planned] = {}
         self._parts: dict[int, Part] = {}
         self._decided: dict[int, Found] = {}
@@ -169,7 +170,7 @@ class Session:
         return forward, backward
 
     def _number(self, joint: Joint) -> int:
-        key = self.gradients, lower(joint).text
+        key = self.gradients, self.is_split, lower(joint).text
         number = self._numbers.setdefault(key, len(self._numbers))
         if number >= MOST_PLANS:
             raise TooManyShapes(

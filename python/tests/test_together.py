@@ -31,6 +31,14 @@ class Broken(nn.Module):
         return self.second(value).square().mean()
 
 
+class Apart(Broken):
+    """Two halves that are captured apart, although no graph breaks."""
+
+    @torch.compiler.disable(recursive=False)
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(value)).square().mean()
+
+
 def step(module: nn.Module, batch: torch.Tensor) -> tuple[int, list[torch.Tensor]]:
     """The peak and the gradients of one step."""
     module.zero_grad()
@@ -61,6 +69,19 @@ class Together(unittest.TestCase):
         session = session_of(model)
         self.assertEqual(len(session.planned), 2)
         self.assertFalse(session.is_undecided)
+
+    def test_halves_that_are_captured_apart(self) -> None:
+        """That there are two is seen when both have run: the first step is said to need more, the later ones fit."""
+        module = Apart()
+        plain_peak, plain = step(module, self.batch)
+        model = remat.compile(module, plain_peak * 7 // 10, **QUICK)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for _ in range(3):
+                peak, gradients = step(model, self.batch)
+                self.assertTrue(all(torch.equal(ours, theirs) for ours, theirs in zip(gradients, plain, strict=True)))
+        self.assertLessEqual(peak, plain_peak * 7 // 10)
+        self.assertEqual(len(session_of(model).planned), 2)
 
     def test_room_is_used_once_it_is_known(self) -> None:
         """The first pass saves as little as it can; a budget as large as the plain step's lets the second keep everything."""
