@@ -31,8 +31,8 @@ from remat.execute import Boxed
 from remat.joint import outputs_of
 from remat.randomness import draw, replay
 
-SETTINGS = {"fallback_random": True, "reorder_for_peak_memory": False}
-"""Draws are eager's, and the order is the plan's."""
+SETTINGS = {"fallback_random": True, "reorder_for_peak_memory": False, "layout_optimization": False}
+"""Draws are eager's, the order is the plan's, and no weight or activation is copied to another layout, which no plan has room for."""
 
 
 def require_compiler(devices: Iterable[torch.device]) -> None:

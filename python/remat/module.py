@@ -56,8 +56,9 @@ def compile(
     the memory of both.
     `inductor`: Inductor compiles the plan's two modules. What is saved between them is what the plan saves, and dropout draws what it
     draws in eager; but fused operations round differently, so numbers are close to eager's and not equal, and inside each module Inductor
-    fuses and reorders, so the predicted peak is that of the schedule which it was given. The peak is measured in the first step of each plan,
-    by what the allocator hands out, and `report` tells it; above the budget there is an `OverBudget` warning.
+    fuses and reorders, so the predicted peak is that of the schedule which it was given, and the budget is not promised. The peak is
+    measured in the first step of each plan, by what the allocator hands out, and `report` tells it; above the budget there is an
+    `OverBudget` warning.
     `offload` is refused: plans keep or recompute.
     """
     check_torch()

@@ -36,7 +36,13 @@ class Apart(Broken):
 
     @torch.compiler.disable(recursive=False)
     def forward(self, value: torch.Tensor) -> torch.Tensor:
-        return self.second(self.first(value)).square().mean()
+        return self.end(self.begin(value))
+
+    def begin(self, value: torch.Tensor) -> torch.Tensor:
+        return self.first(value)
+
+    def end(self, value: torch.Tensor) -> torch.Tensor:
+        return self.second(value).square().mean()
 
 
 def step(module: nn.Module, batch: torch.Tensor) -> tuple[int, list[torch.Tensor]]:
