@@ -41,7 +41,7 @@ const CASES: [Case; 8] = [
     },
     Case {
         name: "bert-base-b8",
-        arguments: "bert-base 8 adam 5 70%,50%,35% search,mutwo,sqrt",
+        arguments: "bert-base 8 adam 9 70%,50%,35% search,mutwo,sqrt",
     },
     Case {
         name: "bert-base-b16",
