@@ -35,7 +35,7 @@ fn in_turns(
 ) -> Result<Vec<(StepReport, Duration)>, Error> {
     let baton = Baton::new(trainers.len());
     std::thread::scope(|scope| {
-        let run = |(me, trainer): (usize, &mut Trainer<'_>)| {
+        let run = |me, trainer: &mut Trainer<'_>| {
             let mut turns = Turns::take(&baton, me, turn);
             let report = trainer.run_observed(&mut turns)?;
             Ok((report, turns.spent + turns.since.elapsed()))
@@ -43,7 +43,7 @@ fn in_turns(
         let steps: Vec<_> = trainers
             .iter_mut()
             .enumerate()
-            .map(|(me, trainer)| scope.spawn(move || run((me, trainer))))
+            .map(|(me, trainer)| scope.spawn(move || run(me, trainer)))
             .collect();
         let join = |step: std::thread::ScopedJoinHandle<'_, _>| match step.join() {
             Ok(outcome) => outcome,
@@ -92,8 +92,8 @@ impl Baton {
         let mut turn = self.lock();
         turn.over[me] = over;
         let runners = turn.over.len();
-        let next = (1..=runners).map(|k| (me + k) % runners);
-        turn.holder = next.into_iter().find(|&i| !turn.over[i]).unwrap_or(me);
+        let mut next = (1..=runners).map(|k| (me + k) % runners);
+        turn.holder = next.find(|&i| !turn.over[i]).unwrap_or(me);
         drop(turn);
         self.passed.notify_all();
     }

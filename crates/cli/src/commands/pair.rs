@@ -1,9 +1,10 @@
 //! The plain step and the planned one, measured side by side.
 //!
 //! Their steps run in short turns, so that whatever else happens on the machine happens to both. The
-//! first step of each is warm-up; of the others the median counts. If both do not fit in memory at
-//! the same time they run one after the other.
+//! first step of each is warm-up; of the others the median counts, and of the overhead the median of
+//! the steps' ratios. If both do not fit in memory at the same time they run one after the other.
 
+use std::cmp::Ordering;
 use std::time::Duration;
 
 use remat::{Error, FitOptions, Fitted, StepReport, Trainer, side_by_side};
@@ -16,12 +17,19 @@ use crate::progress::{Bar, Preparation};
 /// What a number of steps gave.
 #[derive(Clone, Debug)]
 pub(crate) struct Side {
-    /// The median, warm-up excluded.
-    pub(crate) time: Duration,
+    /// Of each step, warm-up excluded.
+    times: Vec<Duration>,
     /// Of each step, warm-up included.
     pub(crate) losses: Vec<f32>,
     /// The same in every step, and equal to the prediction.
     pub(crate) measured: Peak,
+}
+
+impl Side {
+    /// The median.
+    pub(crate) fn time(&self) -> Duration {
+        median(self.times.clone())
+    }
 }
 
 /// Both.
@@ -60,22 +68,26 @@ impl<'m> Run<'m> {
 
     fn side(self) -> Side {
         Side {
-            time: median(self.times[1..].to_vec()),
+            times: self.times[1..].to_vec(),
             losses: self.losses,
             measured: self.measured,
         }
     }
 }
 
-/// Runs a step of each.
-fn step(runs: &mut [&mut Run<'_>]) -> Result<(), Error> {
-    for run in &mut *runs {
-        run.trainer.feed()?;
-    }
-    let mut trainers: Vec<_> = runs.iter_mut().map(|run| &mut run.trainer).collect();
-    let steps = side_by_side(&mut trainers)?;
-    for (run, step) in runs.iter_mut().zip(steps) {
-        run.keep(step);
+/// Runs one warm-up step and `steps` more of each, with a bar called `title`.
+fn run(title: &'static str, runs: &mut [&mut Run<'_>], steps: usize) -> Result<(), Error> {
+    let mut bar = Bar::new(title);
+    for done in 0..=steps {
+        bar.show(done as u64, steps as u64 + 1, "");
+        for run in &mut *runs {
+            run.trainer.feed()?;
+        }
+        let mut trainers: Vec<_> = runs.iter_mut().map(|run| &mut run.trainer).collect();
+        let reports = side_by_side(&mut trainers)?;
+        for (run, report) in runs.iter_mut().zip(reports) {
+            run.keep(report);
+        }
     }
     Ok(())
 }
@@ -94,11 +106,7 @@ pub(crate) fn measure(
     match plain_engine(model, fitted, seed) {
         Ok(engine) => {
             let mut plain = Run::new(model, engine, seed);
-            let mut bar = Bar::new("measuring steps");
-            for done in 0..=steps {
-                bar.show(done as u64, steps as u64 + 1, "");
-                step(&mut [&mut plain, &mut planned])?;
-            }
+            run("measuring steps", &mut [&mut plain, &mut planned], steps)?;
             Ok(Pair {
                 plain: Ok(plain.side()),
                 planned: planned.side(),
@@ -106,11 +114,7 @@ pub(crate) fn measure(
             })
         }
         Err(error) if is_out_of_memory(&error) => {
-            let mut bar = Bar::new("measuring the planned step");
-            for done in 0..=steps {
-                bar.show(done as u64, steps as u64 + 1, "");
-                step(&mut [&mut planned])?;
-            }
+            run("measuring the planned step", &mut [&mut planned], steps)?;
             let planned = planned.side();
             Ok(Pair {
                 plain: plain_alone(model, fitted, steps, seed)?,
@@ -144,25 +148,31 @@ fn plain_alone(
         Err(error) => return Ok(Err(error)),
     };
     let mut plain = Run::new(model, engine, seed);
-    let mut bar = Bar::new("measuring the plain step");
-    for done in 0..=steps {
-        bar.show(done as u64, steps as u64 + 1, "");
-        step(&mut [&mut plain])?;
-    }
+    run("measuring the plain step", &mut [&mut plain], steps)?;
     Ok(Ok(plain.side()))
 }
 
-/// The middle one, the later of two; zero of none.
-pub(crate) fn median(mut times: Vec<Duration>) -> Duration {
-    times.sort();
-    times.get(times.len() / 2).copied().unwrap_or_default()
+/// The middle one, the larger of two; zero of none.
+fn median<T: PartialOrd + Copy + Default>(mut values: Vec<T>) -> T {
+    values.sort_by(|a, b| a.partial_cmp(b).unwrap_or(Ordering::Equal));
+    values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
 impl Pair {
-    /// The measured time above the plain step's, as a share of it.
+    /// The measured time above the plain step's, as a share of it. Where both took turns a machine that
+    /// is slower for a while is so for both, so the steps are compared in pairs.
     pub(crate) fn overhead(&self) -> Option<f64> {
-        let plain = self.plain.as_ref().ok()?.time.as_secs_f64();
-        Some(self.planned.time.as_secs_f64() / plain - 1.0)
+        let plain = self.plain.as_ref().ok()?;
+        let ratio =
+            |planned: Duration, plain: Duration| planned.as_secs_f64() / plain.as_secs_f64();
+        let ratio = match self.interleaved {
+            true => {
+                let pairs = self.planned.times.iter().zip(&plain.times);
+                median(pairs.map(|(&a, &b)| ratio(a, b)).collect())
+            }
+            false => ratio(self.planned.time(), plain.time()),
+        };
+        Some(ratio - 1.0)
     }
 
     /// Whether every loss has the same bits; nothing can be said without a plain run.

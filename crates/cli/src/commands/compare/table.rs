@@ -53,11 +53,11 @@ impl Row {
 
     fn plain_seconds(&self) -> Option<f64> {
         let plain = self.planned()?.pair.plain.as_ref().ok()?;
-        Some(plain.time.as_secs_f64())
+        Some(plain.time().as_secs_f64())
     }
 
     fn planned_seconds(&self) -> Option<f64> {
-        Some(self.planned()?.pair.planned.time.as_secs_f64())
+        Some(self.planned()?.pair.planned.time().as_secs_f64())
     }
 
     fn reduction(&self) -> Option<f64> {
