@@ -212,8 +212,8 @@ fn claims(case: &Case, rows: &[Row]) -> Vec<Claim> {
             ),
         ));
     }
-    let lowest = |rows: &[&Row]| rows.iter().map(|row| row.peak).min().unwrap_or(u64::MAX);
-    let (our_lowest, their_lowest) = (lowest(&ours), lowest(&others));
+    let peak = |rows: &[&Row]| lowest(rows).map_or(u64::MAX, |row| row.peak);
+    let (our_lowest, their_lowest) = (peak(&ours), peak(&others));
     claims.push((
         our_lowest < their_lowest,
         format!(
@@ -224,6 +224,47 @@ fn claims(case: &Case, rows: &[Row]) -> Vec<Claim> {
         ),
     ));
     claims
+}
+
+/// The fastest of the rows that need no more memory than `peak`.
+fn fastest<'r>(rows: &[&'r Row], peak: u64) -> Option<&'r Row> {
+    let within = rows.iter().copied().filter(|row| row.peak <= peak);
+    within.min_by(|a, b| a.ratio().total_cmp(&b.ratio()))
+}
+
+fn lowest<'r>(rows: &[&'r Row]) -> Option<&'r Row> {
+    rows.iter().copied().min_by_key(|row| row.peak)
+}
+
+const OVERVIEW: &str = "\
+| model | eager | the lowest of PyTorch's own | Remat in that memory | Remat's lowest | planning, s |
+|---|---|---|---|---|---|
+";
+
+/// A line for each case: peaks in MiB, and times as multiples of eager's.
+fn overview(results: &[(&Case, Vec<Row>)]) -> String {
+    let mut text = OVERVIEW.to_owned();
+    for (case, rows) in results {
+        let (ours, others): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| row.is_ours());
+        let (Some(eager), Some(peer), Some(least)) =
+            (others.first(), lowest(&others), lowest(&ours))
+        else {
+            continue;
+        };
+        let cell = |row: &Row| format!("{:.0} MiB, × {:.2}", mebibytes(row.peak), row.ratio());
+        let there = fastest(&ours, peer.peak).map_or("-".into(), cell);
+        let planning = ours.iter().map(|row| row.planning).fold(0.0, f64::max);
+        let _ = writeln!(
+            text,
+            "| {} | {:.0} MiB | {} ({}) | {there} | {} | {planning:.1} |",
+            case.sizes,
+            mebibytes(eager.peak),
+            cell(peer),
+            peer.contender,
+            cell(least),
+        );
+    }
+    text
 }
 
 const HEADER: &str = "\
@@ -241,9 +282,13 @@ fn summary(archive: &Archive, results: &[(&Case, Vec<Row>)], claims: &[Claim]) -
          `torch budget` is `torch._functorch.config.activation_memory_budget`; Remat's budgets are the peaks of the others (of peaks within 1 % of each other, the lowest), \
          and one below them all. The numbers that may differ from eager's are the losses, gradients and buffers of three optimizer steps; a gradient \
          error is the largest difference in the first as a share of the parameter's largest gradient. \
+         Where the others differ: `checkpoint` runs a block again with its batch-norm, whose running statistics move twice; PyTorch's partitioner gets \
+         them computed apart (`python/bench/batch_norm.py`), which rounds otherwise, and it draws dropout anew where it recomputes. \
          Planning includes the timing of every operation.\n\n",
         archive.made_on
     );
+    text += &overview(results);
+    text.push('\n');
     text += &list(claims);
     for (case, rows) in results {
         write!(text, "\n## {}\n\n{HEADER}", case.sizes)?;
