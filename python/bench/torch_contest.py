@@ -35,6 +35,8 @@ from contenders import Kind, Trained, serve
 
 TURN = 0.1
 """Seconds: short beside those for which a machine is busy, long beside the milliseconds in which data come back to the caches."""
+UNCACHED = {"REMAT_CACHE": "off"}
+"""Planning is part of what is measured."""
 ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_ARENA_MAX": "1"}
 """glibc keeps what is freed, as a caching allocator does. Otherwise it gives memory back and asks for it again, at up to a tenth of the
 step's time and with little reason: the page faults of the same step go from 50,000 to 180,000."""
@@ -143,7 +145,7 @@ def budgets(peaks: dict[str, int], lasting: int) -> dict[str, Kind]:
 
 
 def main(case: str, rounds: int) -> None:
-    os.environ.update(ALLOCATOR)
+    os.environ.update(UNCACHED | ALLOCATOR)  # Of the processes that are started from here.
     print("contender,budget,peak,predicted_peak,differing,gradient_error,first_call_s,planning_s,eager_seconds,seconds")
     with tempfile.TemporaryDirectory() as folder:
         gradients = Path(folder, "gradients.pt")
