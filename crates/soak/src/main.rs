@@ -1,7 +1,7 @@
 //! Runs the check on many seeds; `cargo xtask soak` calls it at full length.
 //!
 //! The seeds are shared out to one process per core, each of which is this program again; failures are printed as
-//! they are found, with their seed.
+//! they are found, with their seed, and so is how far each process is.
 
 use std::process::{Child, Command, ExitCode, Stdio};
 
@@ -24,6 +24,9 @@ struct Arguments {
     #[arg(long)]
     processes: Option<u64>,
 }
+
+/// Graphs after each of which a process says how far it is.
+const PROGRESS: u64 = 500;
 
 /// What became of some graphs.
 #[derive(Clone, Copy, Default)]
@@ -60,7 +63,14 @@ fn cores() -> u64 {
 
 fn check_all(arguments: &Arguments) -> Tally {
     let mut tally = Tally::default();
-    for seed in arguments.seed..arguments.seed + arguments.graphs {
+    for done in 0..arguments.graphs {
+        let seed = arguments.seed + done;
+        if done > 0 && done % PROGRESS == 0 {
+            eprintln!(
+                "{done} of {} graphs from seed {}",
+                arguments.graphs, arguments.seed
+            );
+        }
         match remat_soak::check(seed, arguments.size) {
             Ok(count) => tally.plans += count as u64,
             Err(error) => {
