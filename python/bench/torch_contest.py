@@ -92,11 +92,11 @@ def entrant(case: str, kind: Kind, gradients: Path) -> Iterator[Entrant]:
         ready = Entrant(process, here, here.recv())
         ready.signal(signal.SIGSTOP)
         yield ready
-        ready.signal(signal.SIGCONT)
     except EOFError:
         raise SystemExit(f"{case}: the contender {kind} has failed") from None
     finally:
-        here.close()  # Which ends it, if it still waits for orders.
+        here.close()  # Which ends it, once it goes on and looks for orders.
+        os.kill(process.pid, signal.SIGCONT)
         process.join()
 
 

@@ -197,9 +197,7 @@ fn claims(case: &Case, rows: &[Row]) -> Vec<Claim> {
     ];
     let others: Vec<&Row> = rows.iter().filter(|row| !row.is_ours()).collect();
     for other in &others {
-        // The fastest of ours that needs no more memory.
-        let within = ours.iter().filter(|row| row.peak <= other.peak);
-        let best = within.map(|row| row.ratio()).fold(f64::INFINITY, f64::min);
+        let best = within(&ours, other.peak).map_or(f64::INFINITY, Row::ratio);
         let theirs = match other.contender == EAGER {
             true => 1.0,
             false => other.ratio(),
@@ -226,10 +224,11 @@ fn claims(case: &Case, rows: &[Row]) -> Vec<Claim> {
     claims
 }
 
-/// The fastest of the rows that need no more memory than `peak`.
-fn fastest<'r>(rows: &[&'r Row], peak: u64) -> Option<&'r Row> {
-    let within = rows.iter().copied().filter(|row| row.peak <= peak);
-    within.min_by(|a, b| a.ratio().total_cmp(&b.ratio()))
+/// The row that was planned for `peak`: the highest that is not above it. The fastest of all below would be chosen among noisy
+/// times, which the other side is not.
+fn within<'r>(rows: &[&'r Row], peak: u64) -> Option<&'r Row> {
+    let below = rows.iter().copied().filter(|row| row.peak <= peak);
+    below.max_by_key(|row| row.peak)
 }
 
 fn lowest<'r>(rows: &[&'r Row]) -> Option<&'r Row> {
@@ -246,13 +245,12 @@ fn overview(results: &[(&Case, Vec<Row>)]) -> String {
     let mut text = OVERVIEW.to_owned();
     for (case, rows) in results {
         let (ours, others): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| row.is_ours());
-        let (Some(eager), Some(peer), Some(least)) =
-            (others.first(), lowest(&others), lowest(&ours))
-        else {
+        let eager = others.iter().find(|row| row.contender == EAGER);
+        let (Some(eager), Some(peer), Some(least)) = (eager, lowest(&others), lowest(&ours)) else {
             continue;
         };
         let cell = |row: &Row| format!("{:.0} MiB, × {:.2}", mebibytes(row.peak), row.ratio());
-        let there = fastest(&ours, peer.peak).map_or("-".into(), cell);
+        let there = within(&ours, peer.peak).map_or("-".into(), cell);
         let planning = ours.iter().map(|row| row.planning).fold(0.0, f64::max);
         let _ = writeln!(
             text,
