@@ -15,6 +15,9 @@ pub(crate) struct Archive {
     pub(crate) made_on: String,
 }
 
+/// Begins the first line of a case's file, which says what the case was measured on.
+const MADE: &str = "# ";
+
 impl Archive {
     /// Opens today's folder of the benchmark `name`; makes it if it is not there.
     pub(crate) fn open(repo: &Repo, name: &str) -> Result<Archive> {
@@ -44,7 +47,8 @@ impl Archive {
     /// Shows the table of a case, and keeps it in a file of its own.
     pub(crate) fn keep(&self, case: &str, csv: &str) -> Result<()> {
         print!("{csv}");
-        self.write(&format!("{case}.csv"), csv)
+        let made_on = &self.made_on;
+        self.write(&format!("{case}.csv"), &format!("{MADE}{made_on}\n{csv}"))
     }
 
     /// What the file of a case holds; nothing if the case has not run today.
@@ -53,11 +57,35 @@ impl Archive {
         case: &str,
         parse: impl FnOnce(&str) -> Result<T>,
     ) -> Result<Option<T>> {
-        let Some(csv) = self.read(&format!("{case}.csv"))? else {
+        let Some(file) = self.read(&format!("{case}.csv"))? else {
             return Ok(None);
         };
         let damaged = || format!("{}/{case}.csv is damaged", self.folder);
-        parse(&csv).map(Some).with_context(damaged)
+        let table = split(&file).and_then(|(_, csv)| parse(csv));
+        table.map(Some).with_context(damaged)
+    }
+
+    /// What those of the cases were measured on that have run today; where it differs, which of them.
+    pub(crate) fn cases_made_on<'a>(&self, cases: impl Iterator<Item = &'a str>) -> Result<String> {
+        let mut groups: Vec<(String, Vec<&str>)> = Vec::new();
+        for case in cases {
+            let Some(file) = self.read(&format!("{case}.csv"))? else {
+                continue;
+            };
+            let made_on = split(&file)?.0;
+            match groups.iter_mut().find(|(other, _)| other == made_on) {
+                Some((_, names)) => names.push(case),
+                None => groups.push((made_on.into(), vec![case])),
+            }
+        }
+        if let [(made_on, _)] = &groups[..] {
+            return Ok(made_on.clone());
+        }
+        let named = |(made_on, names): &(String, Vec<&str>)| {
+            let names = names.join(", ");
+            format!("{made_on} ({names})")
+        };
+        Ok(groups.iter().map(named).collect::<Vec<_>>().join("; "))
     }
 
     /// The text of a file of the folder; nothing if it is not there.
@@ -79,6 +107,12 @@ impl Archive {
         );
         Ok(())
     }
+}
+
+/// What a case was measured on, and its table.
+fn split(file: &str) -> Result<(&str, &str)> {
+    let lines = file.strip_prefix(MADE).and_then(|f| f.split_once('\n'));
+    lines.context("the first line does not say what it was measured on")
 }
 
 /// Fails if a word is not the name of a case.
@@ -148,6 +182,41 @@ pub(crate) fn list(claims: &[Claim]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn archive(path: &std::path::Path, made_on: &str) -> Archive {
+        Archive {
+            folder: "bench/runs/today".into(),
+            path: path.into(),
+            made_on: made_on.into(),
+        }
+    }
+
+    #[test]
+    fn cases_tell_what_they_were_measured_on() -> Result<()> {
+        let name = format!("remat-archive-test-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&folder)?;
+        let (first, second) = (
+            archive(&folder, "at commit 1"),
+            archive(&folder, "at commit 2"),
+        );
+        first.keep("a", "x\n1\n")?;
+        first.keep("b", "x\n2\n")?;
+        let cases = || ["a", "b", "c"].into_iter();
+        assert_eq!(second.cases_made_on(cases())?, "at commit 1");
+        second.keep("b", "x\n3\n")?;
+        assert_eq!(
+            second.cases_made_on(cases())?,
+            "at commit 1 (a); at commit 2 (b)"
+        );
+        let table = |csv: &str| Ok(csv.to_owned());
+        assert_eq!(second.kept("b", table)?.as_deref(), Some("x\n3\n"));
+        assert_eq!(second.kept("c", table)?, None);
+        second.write("c.csv", "x\n4\n")?;
+        let damaged = second.kept("c", table).expect_err("no first line");
+        assert_eq!(damaged.to_string(), "bench/runs/today/c.csv is damaged");
+        Ok(std::fs::remove_dir_all(&folder)?)
+    }
 
     #[test]
     fn a_median_is_the_middle() {

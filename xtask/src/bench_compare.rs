@@ -294,7 +294,7 @@ fn summary(archive: &Archive, rows: &[Row], claims: &[Claim]) -> Result<String> 
          every time. A budget is a share of the plain step's arena or, where no plan goes so low, the smallest that `search` reaches; `b32` \
          is the whole plain arena of batch 32. A plan that is predicted to be slower than the \
          search's by more than 10 points is not run. Every planned loss had the plain step's bits.\n\n",
-        archive.made_on
+        archive.cases_made_on(CASES.iter().map(|case| case.name))?
     );
     write!(text, "{}\n{HEADER}", list(claims))?;
     for row in rows {

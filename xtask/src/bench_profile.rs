@@ -30,7 +30,7 @@ pub(crate) fn run(repo: &Repo, names: &[String]) -> Result<()> {
         let of_case = |csv: &str| claims_of(&format!("{model}, batch {batch}"), csv);
         claims.extend(archive.kept(model, of_case)?.into_iter().flatten());
     }
-    archive.write("README.md", &summary(&archive, &claims))?;
+    archive.write("README.md", &summary(&archive, &claims)?)?;
     archive.judge(&claims)
 }
 
@@ -55,13 +55,13 @@ fn claims_of(case: &str, csv: &str) -> Result<[Claim; 2]> {
     ])
 }
 
-fn summary(archive: &Archive, claims: &[Claim]) -> String {
-    format!(
+fn summary(archive: &Archive, claims: &[Claim]) -> Result<String> {
+    Ok(format!(
         "# What profiling costs, and whether its numbers add up\n\n\
          `cargo xtask bench profile` {}. In each round come a plain step, a profile as `remat profile` makes it (one step of warm-up in \
          which every activation is copied out and back, three measured) and another plain step. All numbers are medians over the rounds; \
          the files have every round.\n\n{}",
-        archive.made_on,
+        archive.cases_made_on(CASES.iter().map(|(model, _)| *model))?,
         list(claims)
-    )
+    ))
 }

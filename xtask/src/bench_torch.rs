@@ -51,7 +51,7 @@ const CASES: [Case; 7] = [
 /// Cases that only show that the benchmark runs; their numbers are printed and not kept.
 const TRIALS: [&str; 2] = ["resnet18-small", "bert-small"];
 /// Steps of each contender that are timed, and as many of eager's beside them; of a trial.
-const ROUNDS: u32 = 5;
+const ROUNDS: u32 = 15;
 const TRIAL_ROUNDS: u32 = 2;
 
 /// Steps differ by as much from run to run, in percent: a contender is slower only beyond it.
@@ -283,7 +283,7 @@ fn summary(archive: &Archive, results: &[(&Case, Vec<Row>)], claims: &[Claim]) -
          Where the others differ: `checkpoint` runs a block again with its batch-norm, whose running statistics move twice; PyTorch's partitioner gets \
          them computed apart (`python/bench/batch_norm.py`), which rounds otherwise, and it draws dropout anew where it recomputes. \
          Planning includes the timing of every operation.\n\n",
-        archive.made_on
+        archive.cases_made_on(CASES.iter().map(|case| case.name))?
     );
     text += &overview(results);
     text.push('\n');

@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// The rows of one file that belong in the charts, with their models.
 fn read(csv: &str, budgets: &str) -> Result<Vec<(String, Compared)>, Box<dyn Error>> {
-    let mut lines = csv.lines();
+    let mut lines = csv.lines().filter(|line| !line.starts_with('#'));
     let header: Vec<&str> = lines.next().unwrap_or_default().split(',').collect();
     let mut rows = Vec::new();
     for line in lines {
