@@ -80,7 +80,10 @@ fn exhaust(model: &Model, limit: i64) -> Option<Found> {
     while too_low + 1 < best.peak {
         let middle = too_low + (best.peak - too_low) / 2;
         match exact(model, middle) {
-            Exact::Fastest(order) => best = Found::of_order(model, &order),
+            Exact::Fastest(order) => {
+                best = Found::of_order(model, &order);
+                debug_assert!(best.peak <= middle, "otherwise this would not end");
+            }
             Exact::Impossible => too_low = middle,
             Exact::Unknown => break,
         }

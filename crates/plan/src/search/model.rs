@@ -154,7 +154,7 @@ impl Model {
         });
         let mut kept: Vec<bool> = graph
             .storage_ids()
-            .map(|s| persists(&s) && !is_input[s.index()])
+            .map(|s| persists(&s) && runs(graph.writer(s)))
             .collect();
         for &s in graph.outputs() {
             kept[s.index()] |= !constant(s);
@@ -254,4 +254,28 @@ fn overwrites(graph: &Graph, needed: &[bool]) -> (Vec<Vec<u32>>, Vec<Vec<u32>>) 
         list.dedup();
     }
     (not_after, not_before)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::draft::needed_nodes;
+    use crate::testing::{node, parts};
+
+    /// What a node would leave for ever takes no room where the node does not run.
+    #[test]
+    fn what_is_never_written_has_no_bytes() {
+        let mut parts = parts(
+            &[10, 100, 10],
+            vec![
+                node("a", Phase::Forward, &[0], &[1]),
+                node("spare", Phase::Forward, &[1], &[2]),
+                node("b", Phase::Forward, &[1], &[3]),
+            ],
+        );
+        parts.storages[2].role = remat_graph::Role::OptimizerState;
+        let graph = Graph::new(parts).expect("a graph");
+        let model = Model::new(&graph, &needed_nodes(&graph));
+        assert_eq!(model.bytes_during(&model.natural), [1, 11, 21]);
+    }
 }
