@@ -58,6 +58,11 @@ pub(crate) fn now(code: u8) -> ! {
 #[error("{0}")]
 pub(crate) struct UsageError(pub(crate) String);
 
+/// There is no plan at any of several batch sizes.
+#[derive(Debug, thiserror::Error)]
+#[error("no batch size has a plan that fits; give more memory, or smaller batches")]
+pub(crate) struct NothingFits;
+
 /// A step that did not keep what was promised.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}; please report this")]
@@ -72,9 +77,10 @@ pub(crate) fn code(error: &anyhow::Error) -> ExitCode {
         if let Some(error) = cause.downcast_ref::<remat::Error>() {
             return of_training(error);
         }
-        if cause
-            .downcast_ref::<EngineError>()
-            .is_some_and(is_out_of_memory)
+        if cause.is::<NothingFits>()
+            || cause
+                .downcast_ref::<EngineError>()
+                .is_some_and(is_out_of_memory)
         {
             return Some(INFEASIBLE);
         }

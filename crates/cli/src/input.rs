@@ -21,8 +21,16 @@ pub(crate) fn graph(path: &Path) -> anyhow::Result<Graph> {
 pub(crate) fn graph_or_model(name: &Path, batch: Option<usize>) -> anyhow::Result<Graph> {
     // What is no file and does not look like one was meant to be a model.
     let is_file = name.exists() || name.extension().is_some() || name.components().count() > 1;
-    if batch.is_none() && is_file {
-        return graph(name);
+    match (is_file, batch) {
+        (true, None) => return graph(name),
+        (true, Some(_)) => {
+            let name = name.display();
+            return Err(UsageError(format!(
+                "{name} is a file, whose batch size is what it is; leave out --batch-size, or name a model"
+            ))
+            .into());
+        }
+        (false, _) => {}
     }
     let options = ModelOptions {
         batch: batch.unwrap_or(1),

@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 use std::io::{ErrorKind, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use remat_graph::{Graph, write_atomically};
@@ -93,13 +93,52 @@ pub(crate) fn note(text: &str) {
     }
 }
 
-/// Refuses an output path whose folder is not there, before any work is done.
-pub(crate) fn check_folder(path: Option<&Path>) -> Result<(), UsageError> {
-    let Some(path) = path else { return Ok(()) };
-    let folder = match path.parent() {
-        Some(folder) if folder.as_os_str().is_empty() => Path::new("."),
-        Some(folder) => folder,
-        None => return Err(UsageError(format!("{} is not a file", path.display()))),
+/// Refuses, before any work is done, an output whose folder is not there, and one that would replace an input or
+/// another output.
+pub(crate) fn check_outputs(
+    outputs: &[Option<&PathBuf>],
+    inputs: &[Option<&PathBuf>],
+) -> Result<(), UsageError> {
+    let mut taken: Vec<PathBuf> = inputs.iter().flatten().filter_map(|p| place(p)).collect();
+    for path in outputs.iter().flatten() {
+        check_folder(path)?;
+        // Devices and pipes can take several outputs.
+        let Some(place) = place(path) else { continue };
+        if taken.contains(&place) {
+            return Err(UsageError(format!(
+                "cannot write {}: the same file is named twice in this command, and would be lost; name another",
+                path.display()
+            )));
+        }
+        taken.push(place);
+    }
+    Ok(())
+}
+
+/// Where a file is or will be, however it is named; nothing for what is no file.
+fn place(path: &Path) -> Option<PathBuf> {
+    if let Ok(there) = std::fs::canonicalize(path) {
+        return there.is_file().then_some(there);
+    }
+    Some(
+        folder_of(path)?
+            .canonicalize()
+            .ok()?
+            .join(path.file_name()?),
+    )
+}
+
+/// The folder that a file is in.
+fn folder_of(path: &Path) -> Option<&Path> {
+    match path.parent() {
+        Some(folder) if folder.as_os_str().is_empty() => Some(Path::new(".")),
+        folder => folder,
+    }
+}
+
+fn check_folder(path: &Path) -> Result<(), UsageError> {
+    let Some(folder) = folder_of(path) else {
+        return Err(UsageError(format!("{} is not a file", path.display())));
     };
     let why = match (path.is_dir(), folder.is_dir()) {
         (true, _) => "it is a folder; name a file in it".to_owned(),

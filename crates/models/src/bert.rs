@@ -103,7 +103,7 @@ fn embed(
     let types = b.parameter("token_type_embeddings.weight", &[TOKEN_TYPES, width], INIT)?;
     let shape = [config.positions, width];
     let positions = b.parameter("position_embeddings.weight", &shape, INIT)?;
-    let type_ids = b.constant_ids("token_type_ids", tokens.shape(), vec![0; tokens.len()])?;
+    let type_ids = b.constant_ids("token_type_ids", tokens.shape(), vec![0])?;
     let position_ids = position_ids(b, "position_ids", tokens)?;
 
     let word = b.embedding("word_embeddings", tokens, words)?;

@@ -56,9 +56,8 @@ pub(crate) fn layer_norm(
 
 /// The position of each of `tokens: [batch, sequence]` in its sequence.
 pub(crate) fn position_ids(b: &mut Builder, name: &str, tokens: &Var) -> Result<Var, ProgramError> {
-    let sequence = columns(tokens);
-    let ids = (0..tokens.len()).map(|i| (i % sequence) as i64);
-    b.constant_ids(name, tokens.shape(), ids.collect())
+    let positions = (0..columns(tokens) as i64).collect();
+    b.constant_ids(name, tokens.shape(), positions)
 }
 
 /// The extent of the last axis.

@@ -149,10 +149,10 @@ impl Builder {
         self.source(self.scoped(name), shape, dtype, Role::Parameter, init)
     }
 
-    /// A table of integers that never changes, such as position ids.
+    /// A table of integers that never changes, such as position ids: `ids`, again and again.
     ///
     /// # Errors
-    /// As [`Builder::input`]; also if there are not as many `ids` as elements.
+    /// As [`Builder::input`]; also if `ids` do not go into the table a whole number of times.
     pub fn constant_ids(
         &mut self,
         name: &str,
@@ -160,7 +160,8 @@ impl Builder {
         ids: Vec<i64>,
     ) -> Result<Var, ProgramError> {
         let name = self.scoped(name);
-        if elements(shape) != Some(ids.len()) {
+        let whole = |count: usize| !ids.is_empty() && count.is_multiple_of(ids.len());
+        if !elements(shape).is_some_and(whole) {
             return Err(ProgramError::Shape {
                 node: name,
                 operand: "ids",

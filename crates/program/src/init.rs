@@ -22,7 +22,7 @@ pub enum Init {
         /// The standard deviation.
         std: f32,
     },
-    /// These integers.
+    /// These integers, again and again.
     Ids(Vec<i64>),
 }
 
@@ -44,7 +44,7 @@ impl Init {
                 }
             }
             Init::Ids(ids) => {
-                for (value, id) in out.iter_mut().zip(ids) {
+                for (value, id) in out.iter_mut().zip(ids.iter().cycle()) {
                     *value = *id as f32;
                 }
             }
@@ -55,7 +55,7 @@ impl Init {
     pub fn fill_i64(&self, out: &mut [i64]) {
         match self {
             Init::Ids(ids) => {
-                for (value, id) in out.iter_mut().zip(ids) {
+                for (value, id) in out.iter_mut().zip(ids.iter().cycle()) {
                     *value = *id;
                 }
             }
@@ -115,9 +115,9 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_taken_as_they_are() {
-        let mut out = [0; 3];
+    fn ids_are_taken_as_they_are_again_and_again() {
+        let mut out = [0; 6];
         Init::Ids(vec![5, -100, 7]).fill_i64(&mut out);
-        assert_eq!(out, [5, -100, 7]);
+        assert_eq!(out, [5, -100, 7, 5, -100, 7]);
     }
 }

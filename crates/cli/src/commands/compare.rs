@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use remat::{Error, FitOptions, Fitted, plain_peak};
 use remat_engine::Peak;
-use remat_graph::{Budget, Bytes, parse_budget};
+use remat_graph::{Budget, Bytes, Graph, parse_budget};
 use remat_models::Model;
 use remat_report::{Compared, comparison};
 
@@ -17,8 +17,9 @@ use super::report::Reported;
 use super::run::check_text;
 use super::stages::{self, Lines, Times};
 use super::step::{Step, parse_count};
-use crate::exit::is_out_of_memory;
+use crate::exit::{NothingFits, is_out_of_memory};
 use crate::output;
+use crate::progress::Preparation;
 
 /// Measure peak memory and latency with and without recomputation, per batch size
 #[derive(clap::Args)]
@@ -78,7 +79,7 @@ pub(crate) struct Planned {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    output::check_folder(arguments.csv.as_deref())?;
+    output::check_outputs(&[arguments.csv.as_ref()], &[])?;
     arguments.reported.folder()?;
     if let Some(folder) = &arguments.charts {
         std::fs::create_dir_all(folder)
@@ -107,7 +108,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         let rows = table::json(&arguments.step.model, strategy, &rows);
         println!("{:#}", serde_json::Value::from(rows));
     }
-    Ok(())
+    match rows.iter().any(|row| row.planned.is_ok()) {
+        true => Ok(()),
+        false => Err(NothingFits.into()),
+    }
 }
 
 /// Adds the table, and the plan of each batch size, to a report.
@@ -129,13 +133,16 @@ fn measure(arguments: &Arguments, batch: usize) -> anyhow::Result<Row> {
     let options = arguments.step.fit_options(arguments.planning.options());
     let plain = plain_peak(&model, options.threads)?;
     let mut budget = arguments.budget.resolve(plain.arena);
-    let mut fitted = fit(arguments, &model, plain, budget, &options);
-    if let (Err(error), true) = (&fitted, arguments.or_smallest)
-        && let Some(smallest) = smallest_of(error)
-    {
-        budget = smallest;
-        fitted = fit(arguments, &model, plain, budget, &options);
-    }
+    let fitted = profile(arguments, &model, budget, &options).and_then(|graph| {
+        let fit = |budget| fit(arguments, &model, &graph, plain, budget, &options);
+        let mut fitted = fit(budget);
+        // With the same times, so that the plan which has this arena is found again.
+        if let Some(smallest) = fitted.as_ref().err().and_then(|e| allowed(arguments, e)) {
+            budget = smallest;
+            fitted = fit(smallest);
+        }
+        fitted
+    });
     let planned = fitted.and_then(|fitted| run_both(arguments, &model, fitted));
     let planned = match planned {
         Ok(planned) => Ok(planned),
@@ -155,10 +162,32 @@ fn measure(arguments: &Arguments, batch: usize) -> anyhow::Result<Row> {
     })
 }
 
-/// Fits the step, with times from the plain step where it can run at all.
+/// The step with its times: those of the plain step where it can run at all.
+fn profile(
+    arguments: &Arguments,
+    model: &Model,
+    budget: Bytes,
+    options: &FitOptions,
+) -> anyhow::Result<Graph> {
+    let mut progress = Preparation::new();
+    let mut watch = |preparing| progress.show(preparing);
+    match remat::profile_plain(model, options, &mut watch).map_err(anyhow::Error::from) {
+        Err(error) if out_of_memory(&error) => {}
+        profiled => return profiled,
+    }
+    let mut within = |budget| Ok(remat::profile(model, budget, options, &mut watch)?);
+    let profiled = within(budget);
+    let smallest = profiled.as_ref().err();
+    match smallest.and_then(|e| allowed(arguments, e)) {
+        Some(smallest) => within(smallest),
+        None => profiled,
+    }
+}
+
 fn fit(
     arguments: &Arguments,
     model: &Model,
+    graph: &Graph,
     plain: Peak,
     budget: Bytes,
     options: &FitOptions,
@@ -168,12 +197,9 @@ fn fit(
         indent: "",
     };
     let limit = arguments.planning.limit()?;
-    let fit = |times| stages::fit(model, plain, budget, times, options, limit, &silent);
-    let staged = match fit(Times::Plain) {
-        Err(error) if out_of_memory(&error) => fit(Times::InBudget),
-        staged => staged,
-    };
-    Ok(staged?.fitted)
+    let times = Times::Given(Box::new(graph.clone()));
+    let staged = stages::fit(model, plain, budget, times, options, limit, &silent)?;
+    Ok(staged.fitted)
 }
 
 fn run_both(arguments: &Arguments, model: &Model, fitted: Fitted) -> anyhow::Result<Planned> {
@@ -197,6 +223,11 @@ fn run_both(arguments: &Arguments, model: &Model, fitted: Fitted) -> anyhow::Res
 fn out_of_memory(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<Error>();
     error.is_some_and(|e| matches!(e, Error::Engine(error) if is_out_of_memory(error)))
+}
+
+/// The smallest arena known, if that is what stands in the way and may be taken.
+fn allowed(arguments: &Arguments, error: &anyhow::Error) -> Option<Bytes> {
+    smallest_of(error).filter(|_| arguments.or_smallest)
 }
 
 /// The smallest arena known, if that is what stands in the way.

@@ -34,7 +34,7 @@ Examples:
 It takes about three minutes on two cores, and 2 GiB of memory.")]
 pub(crate) struct Arguments {
     /// Threads that run a kernel [default: all cores]
-    #[arg(long, value_name = "N", value_parser = super::step::parse_count)]
+    #[arg(long, value_name = "N", value_parser = super::step::parse_threads)]
     threads: Option<usize>,
     /// Where the files and the report go; made if it is not there
     #[arg(long, value_name = "DIR", default_value = "remat-report")]

@@ -41,7 +41,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    output::check_folder(arguments.out.as_deref())?;
+    output::check_outputs(&[arguments.out.as_ref()], &[Some(&arguments.graph)])?;
     arguments.reported.folder()?;
     let limit = arguments.planning.limit()?;
     let graph = input::graph_or_model(&arguments.graph, arguments.batch_size)?;

@@ -68,23 +68,29 @@ impl Command {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Planning")]
 pub(crate) struct Planning {
-    /// Which algorithm decides
-    #[arg(long, default_value = "search", value_parser = ["search", "mutwo", "sqrt", "blocks"])]
-    strategy: String,
+    /// Which algorithm decides [default: search]
+    #[arg(long, value_parser = ["search", "mutwo", "sqrt", "blocks"])]
+    strategy: Option<String>,
     /// How much work to spend, 0 (the first plan) to 10; each level is twice the one below
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(0..=10))]
     effort: u8,
     /// Stop after this many seconds with the best plan so far
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", allow_hyphen_values = true)]
     time_limit: Option<f64>,
 }
 
 impl Planning {
     pub(crate) fn options(&self) -> Options {
         Options {
-            strategy: Strategy::from_name(&self.strategy).expect("clap allows no other name"),
+            strategy: self.strategy().unwrap_or(Strategy::Search),
             effort: Effort::new(self.effort).expect("clap allows no other level"),
         }
+    }
+
+    /// The algorithm that was asked for.
+    pub(crate) fn strategy(&self) -> Option<Strategy> {
+        let name = self.strategy.as_deref()?;
+        Some(Strategy::from_name(name).expect("clap allows no other name"))
     }
 
     pub(crate) fn limit(&self) -> Result<Option<Duration>, UsageError> {
@@ -94,7 +100,7 @@ impl Planning {
         match Duration::try_from_secs_f64(seconds) {
             Ok(limit) if seconds > 0.0 => Ok(Some(limit)),
             _ => Err(UsageError(format!(
-                "a time limit of {seconds} seconds makes no sense; give a number above zero"
+                "a time limit of {seconds:e} seconds makes no sense; give a number above zero, in reason"
             ))),
         }
     }

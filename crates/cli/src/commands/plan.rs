@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 
 use remat_graph::{Budget, Timeline, parse_budget};
+use remat_plan::Strategy;
 
 use super::report::{Reported, stem_of};
 use super::step::parse_count;
 use super::{Planning, plan_profile};
+use crate::exit::UsageError;
 use crate::progress::Meter;
 use crate::{input, output, summary};
 
@@ -61,12 +63,40 @@ pub(crate) struct Profile {
     pub(crate) swap: bool,
 }
 
+/// Refuses what needs a graph.
+fn check_without_edges(arguments: &Arguments) -> Result<(), UsageError> {
+    let strategy = arguments.planning.strategy();
+    let why = match strategy.filter(|s| *s != Strategy::Mutwo) {
+        Some(strategy) => format!("the strategy {} needs a graph", strategy.name()),
+        None if arguments.reported.is_wanted() => "a report needs a graph".into(),
+        None if arguments.verbose => {
+            "a list of activations with their reasons needs a graph".into()
+        }
+        None => return Ok(()),
+    };
+    Err(UsageError(format!(
+        "{why}; the profiler's two files have no edges, and are planned by mutwo alone"
+    )))
+}
+
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    output::check_folder(arguments.out.as_deref())?;
-    output::check_folder(arguments.decisions.as_deref())?;
+    let Profile {
+        node_stats,
+        activation_stats,
+        ..
+    } = &arguments.profile;
+    output::check_outputs(
+        &[arguments.out.as_ref(), arguments.decisions.as_ref()],
+        &[
+            arguments.graph.as_ref(),
+            node_stats.as_ref(),
+            activation_stats.as_ref(),
+        ],
+    )?;
     arguments.reported.folder()?;
     let limit = arguments.planning.limit()?;
     let Some(path) = &arguments.graph else {
+        check_without_edges(arguments)?;
         return plan_profile::run(
             &arguments.profile,
             arguments.budget,

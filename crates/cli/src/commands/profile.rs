@@ -48,7 +48,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "BYTES", value_parser = parse_budget, allow_hyphen_values = true)]
     memory_limit: Option<Budget>,
     /// Swap to a file in this folder, and not to host memory
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", requires = "memory_limit")]
     spill_dir: Option<PathBuf>,
     /// Where the files go; made if it is not there
     #[arg(long, value_name = "DIR", default_value = "remat-profile")]
@@ -69,7 +69,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    output::check_folder(arguments.trace.as_deref())?;
+    output::check_outputs(&[arguments.trace.as_ref()], &[])?;
     let sizes = match arguments.batch_sizes.is_empty() {
         true => vec![arguments.batch_size],
         false => arguments.batch_sizes.clone(),

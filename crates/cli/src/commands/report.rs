@@ -43,7 +43,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    crate::output::check_folder(arguments.out.as_deref())?;
+    crate::output::check_outputs(&[arguments.out.as_ref()], &[])?;
     let out = match &arguments.out {
         Some(path) => path.clone(),
         None => arguments.folder.join("index.html"),

@@ -35,8 +35,8 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    output::check_folder(arguments.out.as_deref())?;
-    output::check_folder(arguments.dot.as_deref())?;
+    let inputs = [Some(&arguments.graph), Some(&arguments.plan)];
+    output::check_outputs(&[arguments.out.as_ref(), arguments.dot.as_ref()], &inputs)?;
     let graph = input::graph(&arguments.graph)?;
     let plan = read_plan(&arguments.plan)?;
     let rewritten = rewrite(&graph, &plan)?;

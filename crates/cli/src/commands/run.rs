@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use anyhow::Context as _;
 use remat::{Checked, Error, FitOptions, StepReport, Trainer, plain_peak};
 use remat_engine::{Engine, Peak, lower};
 use remat_graph::{Budget, Bytes, parse_budget};
@@ -15,7 +16,7 @@ use super::models::millions;
 use super::report::Reported;
 use super::stages::{self, Lines, Staged, Times};
 use super::step::{Step, parse_count};
-use crate::exit::{Promised, is_out_of_memory};
+use crate::exit::{Promised, UsageError, is_out_of_memory};
 use crate::output;
 use crate::progress::Preparation;
 use crate::trace::Trace;
@@ -39,10 +40,15 @@ pub(crate) struct Arguments {
     #[arg(long)]
     plain: bool,
     /// Train up to this step
-    #[arg(long, value_name = "K", default_value_t = 3)]
+    #[arg(long, value_name = "K", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
     steps: u64,
     /// Take the times from this folder, which `remat profile` wrote, and do not measure
-    #[arg(long, value_name = "DIR")]
+    #[arg(
+        long,
+        value_name = "DIR",
+        requires = "budget",
+        conflicts_with = "plain"
+    )]
     profile: Option<PathBuf>,
     /// Start from these weights (safetensors)
     #[arg(long, value_name = "FILE")]
@@ -60,7 +66,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE.json")]
     trace: Option<PathBuf>,
     /// First compare the planned step with the plain one, bit by bit
-    #[arg(long)]
+    #[arg(long, requires = "budget", conflicts_with = "plain")]
     check: bool,
     /// Print as JSON
     #[arg(long)]
@@ -74,9 +80,12 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    output::check_folder(arguments.save.as_deref())?;
-    output::check_folder(arguments.checkpoint.as_deref())?;
-    output::check_folder(arguments.trace.as_deref())?;
+    check_files(arguments)?;
+    let is_planned = arguments.budget.is_some() && !arguments.plain;
+    if arguments.reported.is_wanted() && !is_planned {
+        let why = "a report shows a plan, and the plain step has none; give a --budget, or leave out --report";
+        return Err(UsageError(why.into()).into());
+    }
     arguments.reported.folder()?;
     let model = arguments.step.build(arguments.batch_size)?;
     let options = arguments.step.fit_options(arguments.planning.options());
@@ -112,6 +121,26 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             "{:#}",
             report(&model, plain, staged.as_ref(), checked.as_ref(), &steps)
         );
+    }
+    Ok(())
+}
+
+/// Refuses files that cannot be read or written, before any work is done.
+fn check_files(arguments: &Arguments) -> anyhow::Result<()> {
+    let Arguments {
+        save,
+        checkpoint,
+        trace,
+        weights,
+        resume,
+        ..
+    } = arguments;
+    let outputs = [save.as_ref(), trace.as_ref(), checkpoint.as_ref()];
+    output::check_outputs(&outputs, &[weights.as_ref()])?;
+    // A run may go on from its own checkpoint.
+    output::check_outputs(&outputs[..2], &[resume.as_ref()])?;
+    for path in weights.iter().chain(resume) {
+        std::fs::File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
     }
     Ok(())
 }
@@ -189,8 +218,7 @@ fn check(
     lines: &Lines,
 ) -> anyhow::Result<Checked> {
     let start = |trainer: &mut Trainer<'_>| start(arguments, trainer);
-    let steps = arguments.steps.max(1);
-    let checked = stages::check_numbers(model, &staged.fitted, steps, &start)?;
+    let checked = stages::check_numbers(model, &staged.fitted, arguments.steps, &start)?;
     lines.line("check", check_text(&checked)?);
     Ok(checked)
 }
@@ -251,6 +279,12 @@ fn train(
     if let Some(path) = &arguments.resume {
         let done = trainer.steps_done();
         lines.line("resume", format!("after step {done} of {}", path.display()));
+        if done >= arguments.steps {
+            let last = arguments.steps;
+            output::note(&format!(
+                "the checkpoint is of step {done}, so nothing is left to train up to step {last}; give more --steps"
+            ));
+        }
     }
     if lines.shown {
         println!(

@@ -39,7 +39,7 @@ pub(crate) struct Training {
     #[arg(long, value_name = "RATE", default_value_t = LEARNING_RATE)]
     pub(crate) learning_rate: f32,
     /// Threads that run a kernel [default: all cores]
-    #[arg(long, value_name = "N", value_parser = parse_count)]
+    #[arg(long, value_name = "N", value_parser = parse_threads)]
     pub(crate) threads: Option<usize>,
     /// Of the weights, the data and the dropout
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -134,6 +134,17 @@ impl Training {
             },
             seed: self.seed,
         }
+    }
+}
+
+/// More threads than any machine has cores.
+const MOST_THREADS: usize = 1024;
+
+/// A count of threads; the signature is what `clap` wants.
+pub(crate) fn parse_threads(text: &str) -> Result<usize, String> {
+    match parse_count(text)? {
+        count if count > MOST_THREADS => Err(format!("is more than {MOST_THREADS}")),
+        count => Ok(count),
     }
 }
 

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use remat_graph::read_plan;
+use remat_verify::Violations;
 use serde_json::json;
 
 use super::numeric;
@@ -19,7 +20,10 @@ pub(crate) struct Arguments {
     /// The training step, a remat.graph/1 file; with --numeric, a model's name
     graph: PathBuf,
     /// The plan, a remat.plan/1 file
-    #[arg(required_unless_present = "numeric", conflicts_with = "numeric")]
+    #[arg(
+        required_unless_present = "numeric",
+        conflicts_with_all = ["numeric", "numeric_arguments", "Training", "Planning"]
+    )]
     plan: Option<PathBuf>,
     /// Plan and run a model, and compare every number with the plain step's
     #[arg(long)]
@@ -38,8 +42,12 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     };
     let graph = input::graph(&arguments.graph)?;
     let plan = read_plan(path)?;
-    let audit = remat_verify::verify(&graph, &plan)
-        .with_context(|| format!("{} is not valid", path.display()))?;
+    let audit = remat_verify::verify(&graph, &plan);
+    if let (Err(Violations(violations)), true) = (&audit, arguments.json) {
+        let texts: Vec<String> = violations.iter().map(ToString::to_string).collect();
+        println!("{:#}", json!({"valid": false, "violations": texts}));
+    }
+    let audit = audit.with_context(|| format!("{} is not valid", path.display()))?;
     if arguments.json {
         let audit = json!({
             "valid": true,

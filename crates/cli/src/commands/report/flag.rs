@@ -29,10 +29,25 @@ pub(crate) fn stem_of(graph: &Graph) -> String {
         (model, Some(batch)) => format!("{model}_bs{batch}"),
         (name, None) => name,
     }
-    .replace('/', "_")
+    .chars()
+    .map(|c| if is_plain(c) { c } else { '_' })
+    .take(LONGEST_STEM)
+    .collect()
+}
+
+/// Letters that a file's stem may have: file systems allow 255 bytes, and endings follow.
+const LONGEST_STEM: usize = 50;
+
+/// Whether a letter of a graph's name may stand in a file's name.
+fn is_plain(c: char) -> bool {
+    c.is_alphanumeric() || matches!(c, '-' | '_' | '+' | '=' | ' ')
 }
 
 impl Reported {
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.report.is_some()
+    }
+
     /// The folder, made if it is not there; `None` if no report is wanted. For the start of a verb: a folder that cannot
     /// be made costs no work.
     pub(crate) fn folder(&self) -> anyhow::Result<Option<&Path>> {

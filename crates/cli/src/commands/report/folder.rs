@@ -37,7 +37,7 @@ impl Folder {
             .with_context(unreadable)?;
         paths.sort();
         let mut found = Folder::default();
-        for path in paths {
+        for path in paths.into_iter().filter(|path| path.is_file()) {
             match path.extension().and_then(|e| e.to_str()) {
                 Some("json") => found.json(path)?,
                 Some("csv") => found.csv(path)?,
