@@ -26,11 +26,11 @@ const NEAR: i64 = 1024;
 
 /// See the module's documentation. Also says whether the watch said stop.
 pub(super) fn lowest(model: &Model, floor: i64, work: u64, watch: &mut dyn Watch) -> (Found, bool) {
-    if let Some(best) = exhaust(model, floor) {
-        return (best, false);
-    }
-    let mut best = Found::of_order(model, &model.natural);
-    let (mut too_low, mut step) = (floor, STEP);
+    let (mut best, mut too_low) = match exhaust(model, floor) {
+        Exhausted::Lowest(best) => return (best, false),
+        Exhausted::Between { too_low, best } => (best, too_low),
+    };
+    let mut step = STEP;
     let (halvings, rounds) = match work {
         0 => (HALVINGS.0, 0),
         _ => (HALVINGS.1, ROUNDS),
@@ -68,15 +68,23 @@ pub(super) fn lowest(model: &Model, floor: i64, work: u64, watch: &mut dyn Watch
     (best, false)
 }
 
-/// The fastest sequence under `limit`, or if there is none the one with the lowest peak; nothing where the graph
-/// is too large for [`exact`].
-fn exhaust(model: &Model, limit: i64) -> Option<Found> {
-    let mut best = match exact(model, limit) {
-        Exact::Fastest(order) => return Some(Found::of_order(model, &order)),
-        Exact::Impossible => Found::of_order(model, &model.natural),
-        Exact::Unknown => return None,
-    };
+/// What [`exact`] finds out about the lowest peak.
+enum Exhausted {
+    /// The fastest sequence under the limit or, if there is none, one whose peak is the lowest.
+    Lowest(Found),
+    /// No sequence is known below `best`, and none is under a budget of `too_low`.
+    Between { too_low: i64, best: Found },
+}
+
+/// Halves the range between `limit` and the plain peak for as long as [`exact`] has an answer.
+fn exhaust(model: &Model, limit: i64) -> Exhausted {
+    let mut best = Found::of_order(model, &model.natural);
     let mut too_low = limit;
+    match exact(model, limit) {
+        Exact::Fastest(order) => return Exhausted::Lowest(Found::of_order(model, &order)),
+        Exact::Impossible => {}
+        Exact::Unknown => return Exhausted::Between { too_low, best },
+    }
     while too_low + 1 < best.peak {
         let middle = too_low + (best.peak - too_low) / 2;
         match exact(model, middle) {
@@ -85,8 +93,65 @@ fn exhaust(model: &Model, limit: i64) -> Option<Found> {
                 debug_assert!(best.peak <= middle, "otherwise this would not end");
             }
             Exact::Impossible => too_low = middle,
-            Exact::Unknown => break,
+            Exact::Unknown => return Exhausted::Between { too_low, best },
         }
     }
-    Some(best)
+    Exhausted::Lowest(best)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use remat_graph::{Graph, Node, Phase, StorageId};
+
+    use crate::NoWatch;
+    use crate::draft::needed_nodes;
+    use crate::floor::floor;
+    use crate::testing::{node, parts};
+
+    /// A chain of `n` layers whose activations have 10 bytes. For each layer a gradient of 3 bytes stays until the end.
+    fn layers(n: u32) -> Graph {
+        let (mut bytes, mut nodes) = (Vec::<u64>::new(), Vec::<Node>::new());
+        let mut add = |name: String, phase, reads: &[u32], size| {
+            bytes.push(size);
+            nodes.push(node(&name, phase, reads, &[bytes.len() as u32]));
+            bytes.len() as u32
+        };
+        let mut activations = vec![0];
+        for i in 0..n {
+            let before = activations[i as usize];
+            activations.push(add(format!("f{i}"), Phase::Forward, &[before], 10));
+        }
+        let mut gradient = add(
+            "loss".into(),
+            Phase::Backward,
+            &[activations[n as usize]],
+            10,
+        );
+        let mut outputs = Vec::new();
+        for (i, pair) in activations.windows(2).enumerate().rev() {
+            let through = [gradient, pair[1]];
+            gradient = add(format!("b{i}"), Phase::Backward, &through, 10);
+            let of_weight = [gradient, pair[0]];
+            let weight = add(format!("w{i}"), Phase::Backward, &of_weight, 3);
+            outputs.push(StorageId(weight));
+        }
+        let mut parts = parts(&bytes, nodes);
+        parts.outputs = outputs;
+        Graph::new(parts).expect("a graph")
+    }
+
+    /// The exhaustive search has no answer any more for these, at some budgets or at all.
+    #[test]
+    fn where_exhaustion_ends_the_search_goes_on() {
+        for n in 4..12 {
+            let graph = layers(n);
+            let model = Model::new(&graph, &needed_nodes(&graph));
+            let floor = floor(&graph).bytes.get() as i64;
+            let (best, stopped) = lowest(&model, floor, 0, &mut NoWatch);
+            let plain = Found::of_order(&model, &model.natural).peak;
+            assert!(!stopped);
+            assert!(best.peak < plain, "{n} layers: {} of {plain}", best.peak);
+        }
+    }
 }
