@@ -32,7 +32,7 @@ pub use id::{NodeId, StepId, StorageId};
 pub use json::{read_graph, read_plan};
 pub use liveness::{Liveness, Uses};
 pub use plan::Plan;
-pub use replace::{Discarded, discard_partial_files, replace_file, write_atomically};
+pub use replace::{Discarded, destination, discard_partial_files, replace_file, write_atomically};
 pub use schedule::{Step, with_frees};
 pub use timeline::Timeline;
 pub use unit::{Bytes, Micros};

@@ -1,14 +1,16 @@
 //! Files that are written whole or not at all: beside their place first, then moved over it.
 //!
-//! The file on its way is called `NAME.PID.partial`. A process that ends on a signal calls
+//! The file on its way is called `NAME.PID.partial`, with less of a long name. A process that ends on a signal calls
 //! [`discard_partial_files`] first, and leaves none behind.
 //!
 //! A device, a pipe or a terminal (`/dev/stdout`) cannot be replaced: it is written to. Where the path is a
-//! link, the file that it leads to is replaced and the link stays.
+//! link, the file that it leads to is replaced or made, and the link stays. A file that is replaced keeps its permissions;
+//! its owner is whoever wrote it last.
 //!
 //! Invariant: a partial file is on the list from before it is made until it is moved or removed.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::fs::Metadata;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -44,21 +46,20 @@ pub fn replace_file<E: From<io::Error>>(
     path: &Path,
     write: impl FnOnce(&Path) -> Result<(), E>,
 ) -> Result<(), E> {
-    let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    match std::fs::metadata(&path) {
+    let path = destination(path);
+    let there = match std::fs::metadata(&path) {
         Ok(there) if there.is_dir() => Err(io::Error::from(io::ErrorKind::IsADirectory))?,
         Ok(there) if !there.is_file() => return write(&path),
-        _ => {}
-    }
-    let mut name = OsString::from(
-        path.file_name()
-            .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidFilename))?,
-    );
-    name.push(format!(".{}.partial", std::process::id()));
-    let partial = path.with_file_name(name);
+        Ok(there) => Some(there),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => Err(error)?,
+    };
+    let name = path
+        .file_name()
+        .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidFilename))?;
+    let partial = path.with_file_name(partial_name(name));
     partial_files().push(partial.clone());
-    let written = write(&partial)
-        .and_then(|()| Ok(std::fs::File::open(&partial).and_then(|file| file.sync_all())?));
+    let written = write(&partial).and_then(|()| Ok(settle(&partial, there.as_ref())?));
     // While the list is locked, nobody discards the file under our hands.
     let mut list = partial_files();
     let moved = written.and_then(|()| Ok(std::fs::rename(&partial, &path)?));
@@ -68,6 +69,49 @@ pub fn replace_file<E: From<io::Error>>(
     }
     list.retain(|other| *other != partial);
     moved
+}
+
+/// Makes a new file safe on the disk, with the permissions of the one whose place it takes.
+fn settle(partial: &Path, there: Option<&Metadata>) -> io::Result<()> {
+    std::fs::File::open(partial)?.sync_all()?;
+    match there {
+        Some(there) => std::fs::set_permissions(partial, there.permissions()),
+        None => Ok(()),
+    }
+}
+
+/// The bytes that a file's name may have, on every system that we know.
+const LONGEST_NAME: usize = 255;
+
+/// What a file is called on its way.
+fn partial_name(name: &OsStr) -> OsString {
+    let ending = format!(".{}.partial", std::process::id());
+    if name.len() + ending.len() <= LONGEST_NAME {
+        let mut whole = name.to_owned();
+        whole.push(ending);
+        return whole;
+    }
+    let text = name.to_string_lossy();
+    let begin = text.floor_char_boundary(LONGEST_NAME - ending.len());
+    OsString::from(text[..begin].to_owned() + &ending)
+}
+
+/// As many links as Linux follows.
+const MOST_LINKS: usize = 40;
+
+/// The file that is written where `path` is named: links are followed, also one to a file that is not there yet.
+pub fn destination(path: &Path) -> PathBuf {
+    let mut path = path.to_owned();
+    for _ in 0..MOST_LINKS {
+        if let Ok(there) = std::fs::canonicalize(&path) {
+            return there;
+        }
+        let Ok(target) = std::fs::read_link(&path) else {
+            break;
+        };
+        path = path.parent().unwrap_or(Path::new("")).join(target);
+    }
+    path
 }
 
 /// No file is moved into its place as long as this lives.
@@ -158,5 +202,63 @@ mod tests {
         assert_eq!(text.expect("it is there"), b"new");
         write_atomically(Path::new("/dev/null"), b"new").expect("it takes everything");
         assert!(write_atomically(&std::env::temp_dir(), b"new").is_err());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_to_nothing_stays_and_what_it_names_is_made() {
+        use std::os::unix::fs::symlink;
+        let _alone = ONE_AT_A_TIME.lock();
+        let folder = folder("dangling");
+        let (first, circle) = (folder.join("first"), folder.join("circle"));
+        symlink("second", &first).expect("links work");
+        symlink(folder.join("it"), folder.join("second")).expect("links work");
+        symlink("circle", &circle).expect("links work");
+        write_atomically(&first, b"new").expect("room");
+        let in_circles = write_atomically(&circle, b"new");
+        let text = std::fs::read(folder.join("it"));
+        let is_link = |path: &Path| std::fs::symlink_metadata(path).is_ok_and(|p| p.is_symlink());
+        let links = is_link(&first) && is_link(&circle);
+        std::fs::remove_dir_all(&folder).expect("it can go");
+        assert_eq!(text.expect("it was made"), b"new");
+        assert!(in_circles.is_err());
+        assert!(links);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn permissions_stay() {
+        use std::os::unix::fs::PermissionsExt;
+        let _alone = ONE_AT_A_TIME.lock();
+        let folder = folder("permissions");
+        let path = folder.join("it");
+        let mode = |path: &Path| std::fs::metadata(path).map(|m| m.permissions().mode() & 0o777);
+        std::fs::write(&path, "old").expect("writable");
+        let mut found = Vec::new();
+        for wanted in [0o600, 0o444, 0o751] {
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(wanted)).expect("it is ours");
+            write_atomically(&path, b"new").expect("room");
+            found.push((wanted, mode(&path).expect("it is there")));
+        }
+        std::fs::remove_dir_all(&folder).expect("it can go");
+        assert!(found.iter().all(|(a, b)| a == b), "{found:?}");
+    }
+
+    #[test]
+    fn the_longest_name_can_be_written() {
+        let _alone = ONE_AT_A_TIME.lock();
+        let folder = folder("long");
+        let letters = [("x", 255), ("ü", 127), ("語", 85)];
+        let names = letters.map(|(letter, count)| letter.repeat(count));
+        let written = names
+            .iter()
+            .map(|name| write_atomically(&folder.join(name), b"new").is_ok());
+        let written: Vec<bool> = written.collect();
+        let left = self::names(&folder).len();
+        let longer = write_atomically(&folder.join("x".repeat(256)), b"new");
+        std::fs::remove_dir_all(&folder).expect("it can go");
+        assert_eq!(written, [true; 3]);
+        assert_eq!(left, 3);
+        assert!(longer.is_err());
     }
 }
