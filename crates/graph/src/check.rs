@@ -15,6 +15,7 @@ pub(crate) struct Links {
 pub(crate) fn check(parts: &GraphParts) -> Result<Links, GraphError> {
     check_ids(parts)?;
     check_sizes(parts)?;
+    check_times(parts)?;
     check_inputs(parts)?;
     let writer = find_writers(parts)?;
     check_order(parts, &writer)?;
@@ -100,6 +101,25 @@ fn check_sizes(parts: &GraphParts) -> Result<(), GraphError> {
             .ok_or_else(|| GraphError::SizeOverflow {
                 at: format!("node {id} ({})", node.name),
             })?;
+    }
+    Ok(())
+}
+
+/// The most microseconds that a step may take. Numbers end near 1.8e308; what lies between is for plans, which run nodes
+/// again and again, and for sums of their times: so none of them is infinite.
+const LONGEST_STEP: f64 = 1e300;
+
+fn check_times(parts: &GraphParts) -> Result<(), GraphError> {
+    let mut sum = 0.0;
+    for (id, node) in nodes(parts) {
+        sum += node.time.get();
+        if sum > LONGEST_STEP {
+            return Err(GraphError::TimeOverflow {
+                id,
+                name: node.name.clone(),
+                text: format!("{:e}", node.time.get()),
+            });
+        }
     }
     Ok(())
 }

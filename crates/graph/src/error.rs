@@ -10,7 +10,7 @@ use crate::{NodeId, StepId, StorageId};
 pub enum GraphError {
     #[error("{0}")]
     Syntax(String),
-    #[error("format is \"{found}\", expected \"remat.graph/1\"")]
+    #[error("{}", wrong_format(found, "graph"))]
     Format { found: String },
     #[error("{what}: expected {expected}, found {found}")]
     WrongCount {
@@ -42,6 +42,15 @@ pub enum GraphError {
     },
     #[error("node {id} ({name}): time {text} is not a finite number of microseconds, zero or more")]
     Time {
+        id: NodeId,
+        name: String,
+        text: String,
+    },
+    #[error(
+        "the times of all nodes add up to more than 1e300 microseconds (at node {id} ({name}), whose time is {text}); \
+         give times that can be"
+    )]
+    TimeOverflow {
         id: NodeId,
         name: String,
         text: String,
@@ -95,6 +104,18 @@ pub enum GraphError {
     },
 }
 
+/// What to say of a file whose format is not `remat.KIND/1`.
+fn wrong_format(found: &str, kind: &str) -> String {
+    let is_a = |kind: &str| found.starts_with(&format!("remat.{kind}/"));
+    let formats = format!("format is \"{found}\", expected \"remat.{kind}/1\"");
+    match kind {
+        _ if is_a(kind) => format!("{formats}; another version of Remat wrote it"),
+        "graph" if is_a("plan") => format!("it is a plan and no graph: {formats}"),
+        "plan" if is_a("graph") => format!("it is a graph and no plan: {formats}"),
+        _ => formats,
+    }
+}
+
 /// Why a schedule cannot be replayed on a graph.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)]
@@ -136,7 +157,7 @@ pub enum ScheduleError {
 pub enum PlanFileError {
     #[error("{0}")]
     Syntax(String),
-    #[error("format is \"{found}\", expected \"remat.plan/1\"")]
+    #[error("{}", wrong_format(found, "plan"))]
     Format { found: String },
     #[error("{step}: a step is either {{\"run\": node}} or {{\"free\": storage}}")]
     Step { step: StepId },

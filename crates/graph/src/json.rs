@@ -5,6 +5,7 @@
 
 use std::path::Path;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -88,17 +89,40 @@ names!(RoleName for Role {
 });
 names!(PhaseName for Phase { Input, Forward, Backward, Optimizer });
 
+/// All that is read of a file of any kind.
+#[derive(Deserialize)]
+struct Tagged {
+    format: String,
+}
+
+/// Why text is not what it should be.
+enum Bad {
+    /// It says that it is something else.
+    Format(String),
+    /// It is what it says, or nothing at all, and broken.
+    Syntax(serde_json::Error),
+}
+
+/// Reads text whose `format` must be this one. A file of another kind or version lacks fields; its format is the better
+/// reason. A byte order mark at the start, as some editors leave it, is skipped.
+fn parse<T: DeserializeOwned>(text: &str, format: &str) -> Result<T, Bad> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    match serde_json::from_str::<Tagged>(text) {
+        Ok(tagged) if tagged.format != format => Err(Bad::Format(tagged.format)),
+        _ => serde_json::from_str(text).map_err(Bad::Syntax),
+    }
+}
+
 impl Graph {
     /// Reads `remat.graph/1` text.
     ///
     /// # Errors
     /// What is wrong with the text or with the graph in it.
     pub fn from_json(text: &str) -> Result<Graph, GraphError> {
-        let file: GraphFile = serde_json::from_str(text)
-            .map_err(|e| GraphError::Syntax(format!("not a graph: {e}")))?;
-        if file.format != GRAPH_FORMAT {
-            return Err(GraphError::Format { found: file.format });
-        }
+        let file: GraphFile = parse(text, GRAPH_FORMAT).map_err(|bad| match bad {
+            Bad::Format(found) => GraphError::Format { found },
+            Bad::Syntax(e) => GraphError::Syntax(format!("not a graph: {e}")),
+        })?;
         let storages = file
             .storages
             .iter()
@@ -251,11 +275,10 @@ impl Plan {
     /// # Errors
     /// What is wrong with the text. Whether the plan is valid for a graph is not checked here.
     pub fn from_json(text: &str) -> Result<Plan, PlanFileError> {
-        let file: PlanFile = serde_json::from_str(text)
-            .map_err(|e| PlanFileError::Syntax(format!("not a plan: {e}")))?;
-        if file.format != PLAN_FORMAT {
-            return Err(PlanFileError::Format { found: file.format });
-        }
+        let file: PlanFile = parse(text, PLAN_FORMAT).map_err(|bad| match bad {
+            Bad::Format(found) => PlanFileError::Format { found },
+            Bad::Syntax(e) => PlanFileError::Syntax(format!("not a plan: {e}")),
+        })?;
         if !file.time_us.is_finite() || file.time_us < 0.0 {
             return Err(PlanFileError::Time {
                 text: file.time_us.to_string(),

@@ -93,11 +93,30 @@ fn another_format() {
         "remat.graph/9",
         &["remat.graph/9", "expected", "remat.graph/1"],
     );
+    // What is not known of a future format does not matter.
+    let error = Graph::from_json(r#"{"format": "remat.graph/2", "steps": 7}"#);
+    let message = error.expect_err("of the future").to_string();
+    assert!(message.contains("another version"), "{message}");
     let plan = Plan::from_json(
         r#"{"format": "x", "budget_bytes": 1, "peak_bytes": 1, "time_us": 1, "steps": []}"#,
     );
     let message = plan.expect_err("wrong format").to_string();
     assert!(message.contains("remat.plan/1"), "{message}");
+}
+
+#[test]
+fn a_plan_is_no_graph_and_a_graph_is_no_plan() {
+    let plan = r#"{"format": "remat.plan/1", "budget_bytes": 1, "peak_bytes": 1, "time_us": 1, "steps": []}"#;
+    let message = Graph::from_json(plan).expect_err("a plan").to_string();
+    assert!(message.contains("it is a plan and no graph"), "{message}");
+    let message = Plan::from_json(VALID).expect_err("a graph").to_string();
+    assert!(message.contains("it is a graph and no plan"), "{message}");
+}
+
+#[test]
+fn a_byte_order_mark_is_skipped() {
+    let marked = format!("{}{VALID}", '\u{feff}');
+    assert_eq!(Graph::from_json(&marked), Graph::from_json(VALID));
 }
 
 #[test]
@@ -214,6 +233,16 @@ fn times_that_are_no_times() {
         r#""time_us": 1e999"#,
         &["number out of range"],
     );
+    // Finite alone, but not with the others, or not when it runs again.
+    let long = VALID
+        .replace("2.5", "1e308")
+        .replace("\"time_us\": 1,", "\"time_us\": 1e308,");
+    let message = Graph::from_json(&long).expect_err("too long").to_string();
+    assert!(
+        message.contains("n1 (conv)") && message.contains("1e308"),
+        "{message}"
+    );
+    assert!(Graph::from_json(&VALID.replace("2.5", "1e299")).is_ok());
 }
 
 #[test]
