@@ -214,8 +214,11 @@ class _Lowering:
                     self.storages[storage.index]["role"] = "constant"
 
     def kept_outputs(self) -> list[fx.Node]:
-        """What the forward hands out, but for the new contents of inputs, which are copied and dropped."""
-        return [v for v in self.joint.forward_outputs if isinstance(v, fx.Node) and v not in self.joint.new_contents]
+        """What the forward hands out, but for the new contents of inputs, which come first, are copied and dropped.
+
+        A new content may be handed out as well, further behind: then it stays.
+        """
+        return [v for v in self.joint.forward_outputs[len(self.joint.new_contents) :] if isinstance(v, fx.Node)]
 
     def add_boundary(self) -> int:
         outputs = [value for value in self.joint.forward_outputs if isinstance(value, fx.Node)]

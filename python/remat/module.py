@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch._dynamo.exc import BackendCompilerFailed
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from remat.capture import MOST_PLANS, Session
@@ -136,7 +137,7 @@ class PlannedModule(torch.nn.Module):
         if session.is_undecided:
             session.plan_together()
             self._compiled.clear()
-        waiting = session.begin(gradient_bytes(self.module.parameters()))
+        waiting = session.begin(gradient_bytes([*self.module.parameters(), *pytree.tree_leaves((args, kwargs))]))
         if waiting:
             warnings.warn(
                 f"an earlier call of this model waits for its backward and holds {waiting} bytes, which the budget of this step does not "
@@ -151,7 +152,8 @@ class PlannedModule(torch.nn.Module):
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            with torch._dynamo.config.patch(recompile_limit=2 * MOST_PLANS):
+            # Without its guards on hooks, Dynamo would not see one that is added or taken away after the first call.
+            with torch._dynamo.config.patch(recompile_limit=2 * MOST_PLANS, skip_nnmodule_hook_guards=False):
                 return self._compiled_for(_sessions[self].gradients)(*args, **kwargs)
         except BackendCompilerFailed as failure:
             if isinstance(failure.inner_exception, RematError):

@@ -37,8 +37,8 @@ class Outstanding:
 
 
 def gradient_bytes(tensors: Iterable[Any]) -> int:
-    """The bytes of the gradients that the leaves among some values hold."""
-    leaves = [t for t in tensors if isinstance(t, torch.Tensor) and t.is_leaf and t.requires_grad and t.grad is not None]
+    """The bytes of the gradients that the leaves among some values hold, those that were frozen afterwards included."""
+    leaves = [t for t in tensors if isinstance(t, torch.Tensor) and t.is_leaf and t.grad is not None]
     storages = {}
     for leaf in leaves:
         assert leaf.grad is not None

@@ -21,8 +21,8 @@ from remat import _native, caching
 from remat.errors import InvalidInput, RematError
 from remat.execute import to_module
 from remat.footprint import Footprint, replay_split
-from remat.inject import Split, inject
-from remat.joint import Joint
+from remat.inject import Block, Split, inject
+from remat.joint import Joint, outputs_of
 from remat.lower import Lowered, lower
 from remat.progress import Progress
 from remat.ranks import agree
@@ -120,8 +120,17 @@ class Planned:
 
     @property
     def replaced_bytes(self) -> int:
-        """Bytes of the forward's outputs that are copied into inputs, and freed, before the backward begins."""
-        return sum(s.bytes for s in {s for node in self.joint.new_contents for s in self.joint.held(node)})
+        """Bytes of the forward's outputs that are copied into inputs, and freed, before the backward begins.
+
+        What is handed out or saved as well is not freed.
+        """
+        outputs, count = outputs_of(self.split.forward.graph), len(self.joint.new_contents)
+        return sum(block.bytes for block in self._made_for(outputs[:count]) - self._made_for(outputs[count:]))
+
+    def _made_for(self, outputs: list[Any]) -> set[Block]:
+        """What the forward makes and some of its outputs lie in."""
+        blocks = self.split.forward.blocks
+        return {block for value in outputs if isinstance(value, fx.Node) for block in blocks[value] if block.making > 0}
 
     @property
     def peak(self) -> int:

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 
 
-def draw(device: torch.device, operation: Any, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, Any]:
+def draw(device: torch.device, operation: Any, /, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, Any]:
     """The generator's state, and what the operation gives from it."""
     # The view makes the state known to whoever counts the storages that operations give.
     state = _state(device)
     return state.view(state.shape), operation(*args, **kwargs)
 
 
-def replay(device: torch.device, state: torch.Tensor, operation: Any, *args: Any, **kwargs: Any) -> Any:
+def replay(device: torch.device, state: torch.Tensor, operation: Any, /, *args: Any, **kwargs: Any) -> Any:
     """What the operation gave from `state`. The generator stays where it is."""
     now = _state(device)
     _set_state(device, state)
