@@ -1,8 +1,9 @@
 //! Checkpoints: everything that the next step depends on, in a safetensors file.
 //!
 //! The file holds every persistent tensor (parameters, buffers, optimizer state) as the engine has
-//! it, under its name, and says which program, seed and step it belongs to. It is written tensor by
-//! tensor, beside its final place first and then moved over it: a run that is killed leaves the old
+//! it, under its name, and says which program, optimizer, seed and step it belongs to. A run may go on with
+//! another learning rate, which is part of no state; with another optimizer the state would mean something else. It is
+//! written tensor by tensor, beside its final place first and then moved over it: a run that is killed leaves the old
 //! checkpoint or the new one, and never half of one.
 
 use std::borrow::Cow;
@@ -14,6 +15,7 @@ use std::path::Path;
 use remat_engine::Engine;
 use remat_graph::{Role, StorageId, replace_file};
 use remat_models::Values;
+use remat_program::op::Op;
 use remat_program::{DType, Program};
 use safetensors::tensor::{Metadata, TensorInfo};
 use safetensors::{Dtype, View};
@@ -45,7 +47,12 @@ pub(crate) fn save(path: &Path, engine: &Engine, seed: u64, step: u64) -> Result
         let tensor = program.tensor(id);
         (tensor.name.clone(), Entry { engine, id })
     });
-    let belongs = serde_json::json!({"program": program.name, "seed": seed, "step": step});
+    let belongs = serde_json::json!({
+        "program": program.name,
+        "optimizer": optimizer(program),
+        "seed": seed,
+        "step": step,
+    });
     let about = HashMap::from([(KEY.to_owned(), belongs.to_string())]);
     replace_file(path, |partial| {
         safetensors::serialize_to_file(entries, Some(about), partial)
@@ -54,11 +61,23 @@ pub(crate) fn save(path: &Path, engine: &Engine, seed: u64, step: u64) -> Result
     .map_err(|error| fail(error.to_string()))
 }
 
-/// Reads a checkpoint of this program and seed into the engine, and gives the step after which it
+/// How the program updates its parameters: the name of the algorithm.
+fn optimizer(program: &Program) -> &'static str {
+    let name = |op: &Op| match op {
+        Op::Sgd(_) => Some("sgd"),
+        Op::Adam(adam) if adam.decoupled => Some("adamw"),
+        Op::Adam(_) => Some("adam"),
+        _ => None,
+    };
+    let mut updates = program.nodes.iter().filter_map(|node| name(&node.op));
+    updates.next().unwrap_or("no optimizer")
+}
+
+/// Reads a checkpoint of this program, optimizer and seed into the engine, and gives the step after which it
 /// was written. Everything is checked before the first value is changed.
 pub(crate) fn load(path: &Path, engine: &mut Engine, seed: u64) -> Result<u64, Error> {
     let mut file = Opened::new(path)?;
-    let step = file.step(&engine.program().name, seed)?;
+    let step = file.step(engine.program(), seed)?;
     let tensors = file.tensors(engine.program())?;
     for (id, info) in tensors {
         let bytes = file.read(&info)?;
@@ -138,17 +157,20 @@ impl<'p> Opened<'p> {
         let mut file = File::open(path).map_err(io)?;
         let size = file.metadata().map_err(io)?.len();
         let mut length = [0; 8];
+        if size < length.len() as u64 {
+            return Err(fail(format!("it is no checkpoint: it has {size} bytes")));
+        }
         file.read_exact(&mut length).map_err(io)?;
         let length = u64::from_le_bytes(length);
         if length > LARGEST_HEADER || length > size.saturating_sub(8) {
             return Err(fail(format!(
-                "it is not a safetensors file of {size} bytes"
+                "it is no checkpoint: it is not a safetensors file of {size} bytes"
             )));
         }
         let mut header = vec![0; length as usize];
         file.read_exact(&mut header).map_err(io)?;
-        let header: Metadata =
-            serde_json::from_slice(&header).map_err(|error| fail(error.to_string()))?;
+        let header: Metadata = serde_json::from_slice(&header)
+            .map_err(|error| fail(format!("it is no checkpoint: {error}")))?;
         let start = 8 + length;
         let tensors = header.tensors();
         let end = tensors.values().map(|info| info.data_offsets.1).max();
@@ -166,22 +188,36 @@ impl<'p> Opened<'p> {
         })
     }
 
-    /// The step, if the file belongs to this program and seed.
-    fn step(&self, program: &str, seed: u64) -> Result<u64, Error> {
+    /// The step, if the file belongs to this program, optimizer and seed.
+    fn step(&self, program: &Program, seed: u64) -> Result<u64, Error> {
         let about = self.header.metadata().as_ref().and_then(|all| all.get(KEY));
         let about = about.ok_or_else(|| unreadable(self.path, "it is no checkpoint".into()))?;
         let about: serde_json::Value = serde_json::from_str(about)
             .map_err(|error| unreadable(self.path, error.to_string()))?;
         let step = about["step"].as_u64();
         let step = step.ok_or_else(|| unreadable(self.path, "it names no step".into()))?;
-        let (its_program, its_seed) = (about["program"].as_str(), about["seed"].as_u64());
-        match its_program == Some(program) && its_seed == Some(seed) {
+        let word = |key: &str| {
+            about[key]
+                .as_str()
+                .unwrap_or("something unknown")
+                .to_owned()
+        };
+        let its_seed = about["seed"].as_u64();
+        let its_seed = its_seed.map_or("none".into(), |seed| seed.to_string());
+        let its = (word("program"), word("optimizer"), its_seed);
+        let ours = (
+            program.name.clone(),
+            optimizer(program).to_owned(),
+            seed.to_string(),
+        );
+        let text = |(program, optimizer, seed): &(String, String, String)| {
+            format!("{program} with {optimizer} and seed {seed}")
+        };
+        match its == ours {
             true => Ok(step),
-            false => Err(self.other_run(format!(
-                "it is of {} with seed {}, this is {program} with seed {seed}",
-                its_program.unwrap_or("no program"),
-                its_seed.map_or("none".into(), |seed| seed.to_string())
-            ))),
+            false => {
+                Err(self.other_run(format!("it is of {}, this is {}", text(&its), text(&ours))))
+            }
         }
     }
 

@@ -10,11 +10,15 @@ use remat_program::Optimizer;
 const SEED: u64 = 3;
 
 fn model(name: &str, batch: usize) -> Model {
+    model_with(name, batch, Optimizer::adam(1e-3))
+}
+
+fn model_with(name: &str, batch: usize, optimizer: Optimizer) -> Model {
     let options = ModelOptions {
         batch,
         image_size: 32,
         sequence: 16,
-        optimizer: Some(Optimizer::adam(1e-3)),
+        optimizer: Some(optimizer),
         ..ModelOptions::default()
     };
     build(name, &options).expect("the model builds")
@@ -87,6 +91,24 @@ fn a_checkpoint_of_another_run_is_refused_and_changes_nothing() {
 }
 
 #[test]
+fn a_run_goes_on_with_another_learning_rate_and_not_with_another_optimizer() {
+    let model = |optimizer| model_with("transformer-tiny", 2, optimizer);
+    let file = Temporary::new("optimizer");
+    let first = model(Optimizer::adam(1e-3));
+    let mut first = trainer(&first, SEED);
+    losses(&mut first, 1);
+    first.save_checkpoint(&file.0).expect("written");
+    let slower = model(Optimizer::adam(1e-4));
+    trainer(&slower, SEED).resume(&file.0).expect("read");
+    // AdamW has the very same state.
+    for other in [Optimizer::adamw(1e-3), Optimizer::sgd(1e-3)] {
+        let refused = trainer(&model(other), SEED).resume(&file.0);
+        let message = refused.expect_err("another optimizer").to_string();
+        assert!(message.contains("with adam and seed 3"), "{message}");
+    }
+}
+
+#[test]
 fn a_damaged_checkpoint_is_refused() {
     let model = model("transformer-tiny", 2);
     let file = Temporary::new("damage");
@@ -101,5 +123,12 @@ fn a_damaged_checkpoint_is_refused() {
             matches!(refused, Err(Error::Checkpoint { .. })),
             "{kept} bytes: {refused:?}"
         );
+        let message = refused.expect_err("damaged").to_string();
+        let expected = if kept <= 100 {
+            "it is no checkpoint"
+        } else {
+            "it is damaged"
+        };
+        assert!(message.contains(expected), "{kept} bytes: {message}");
     }
 }
