@@ -28,10 +28,8 @@ pub enum Error {
     },
     /// The plain step is larger than what it may use.
     #[error(
-        "the plain step needs an arena of {needed} ({} bytes), more than the budget of {budget}; \
-         without `--plain` it can be planned to fit: the smallest arena known for it has {smallest} \
-         ({} bytes)",
-        needed.get(), smallest.get()
+        "the plain step needs an arena of {needed} ({} bytes), more than the budget of {budget}; {}",
+        needed.get(), planned_instead("without `--plain`", Some(*budget), *smallest)
     )]
     PlainDoesNotFit {
         budget: Bytes,
@@ -40,13 +38,13 @@ pub enum Error {
     },
     /// The system does not give the plain step its memory.
     #[error(
-        "the plain step does not fit in memory: {source}; with a budget it can be planned to fit: the \
-         smallest arena known for it has {smallest} ({} bytes)",
-        smallest.get()
+        "the plain step does not fit in memory: {}; {}", no_memory(error),
+        planned_instead("with a budget", available(error), *smallest)
     )]
     PlainOutOfMemory {
         smallest: Bytes,
-        source: EngineError,
+        /// Not its source: that one would advise to plan also where it does not help.
+        error: EngineError,
     },
     /// One sample trains in the budget, but takes too long.
     #[error(
@@ -97,4 +95,74 @@ pub enum Error {
          and seed that it was written with", path.display()
     )]
     OtherRun { path: PathBuf, why: String },
+}
+
+/// What a plan would do for a plain step that does not fit, where `room` is what there is, if that is known.
+fn planned_instead(how: &str, room: Option<Bytes>, smallest: Bytes) -> String {
+    let known = format!(
+        "the smallest arena known for it has {smallest} ({} bytes)",
+        smallest.get()
+    );
+    match room.is_none_or(|room| smallest <= room) {
+        true => format!("{how} it can be planned to fit: {known}"),
+        false => format!("planned it does not fit either: {known}; take a smaller batch"),
+    }
+}
+
+fn no_memory(error: &EngineError) -> String {
+    match error {
+        EngineError::OutOfMemory { needed, available } => {
+            format!("it needs an arena of {needed}, and this machine has {available} to give")
+        }
+        other => other.to_string(),
+    }
+}
+
+/// What the machine has, where the error says so.
+fn available(error: &EngineError) -> Option<Bytes> {
+    match error {
+        EngineError::OutOfMemory { available, .. } => Some(*available),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether a plan is advised where there are 10 bytes, and the smallest plan needs so many.
+    #[track_caller]
+    fn check(smallest: u64, advised: bool) {
+        let (needed, room, smallest) = (Bytes(20), Bytes(10), Bytes(smallest));
+        let memory = EngineError::OutOfMemory {
+            needed,
+            available: room,
+        };
+        let budget = Error::PlainDoesNotFit {
+            budget: room,
+            needed,
+            smallest,
+        };
+        let memory = Error::PlainOutOfMemory {
+            smallest,
+            error: memory,
+        };
+        for message in [budget, memory].map(|error| error.to_string()) {
+            let number = format!("({} bytes)", smallest.get());
+            assert!(message.contains(&number), "{message}");
+            assert_eq!(
+                message.contains("can be planned to fit"),
+                advised,
+                "{message}"
+            );
+            assert_eq!(message.contains("not fit either"), !advised, "{message}");
+        }
+    }
+
+    #[test]
+    fn a_plan_is_advised_only_where_it_helps() {
+        check(9, true);
+        check(10, true);
+        check(11, false);
+    }
 }

@@ -195,9 +195,9 @@ fn plain_engine(
     let mut progress = Preparation::new();
     match remat::plain_engine(model, options, &mut |preparing| progress.show(preparing)) {
         Ok(engine) => Ok(engine),
-        Err(source) if is_out_of_memory(&source) => Err(Error::PlainOutOfMemory {
+        Err(error) if is_out_of_memory(&error) => Err(Error::PlainOutOfMemory {
             smallest: smallest(model, options)?,
-            source,
+            error,
         }),
         Err(error) => Err(error.into()),
     }
