@@ -3,6 +3,9 @@
 //! A kernel splits its work into tasks by shape alone, never by the number of threads, and each
 //! task's result does not depend on who runs it. So results are the same bits at any thread count.
 //! Nothing allocates here after construction.
+//!
+//! The workers serve one run at a time. A run that comes while they are busy, from another thread or
+//! from within a task, waits for nobody: its caller does all of its tasks, in order.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -12,18 +15,22 @@ use std::thread::JoinHandle;
 /// a step and shorter than what a person's other programs would notice.
 const SPINS: usize = 4096;
 
-/// What the workers are asked to do. The pointer is valid until `running` is back at zero.
+/// What the workers are asked to do. The pointer is valid until `running` is back at zero, and no
+/// worker uses it after that.
 #[derive(Clone, Copy)]
 struct Job {
     work: *const (dyn Fn(usize, usize) + Sync),
     tasks: usize,
 }
 
-// SAFETY: the closure behind the pointer is `Sync`, and `Threads::run` keeps it alive until every
-// worker has left it.
+// SAFETY: the closure behind the pointer is `Sync`, and `Threads::share_out` keeps it alive until
+// every worker has left it.
 unsafe impl Send for Job {}
 
+/// All but `busy` belongs to the run that holds `busy`.
 struct Shared {
+    /// A run is shared out. Whoever turned it to true may set a job.
+    busy: AtomicBool,
     /// The current job, and its number.
     job: Mutex<(Option<Job>, usize)>,
     wake: Condvar,
@@ -34,7 +41,7 @@ struct Shared {
     /// Workers that have not finished the current job.
     running: AtomicUsize,
     stop: AtomicBool,
-    /// A worker's task panicked.
+    /// A worker's task panicked in the current job.
     failed: AtomicBool,
 }
 
@@ -48,6 +55,7 @@ impl Threads {
     /// `count` threads, at least one: the caller and `count - 1` workers.
     pub fn new(count: usize) -> Threads {
         let shared = Arc::new(Shared {
+            busy: AtomicBool::new(false),
             job: Mutex::new((None, 0)),
             wake: Condvar::new(),
             number: AtomicUsize::new(0),
@@ -73,18 +81,39 @@ impl Threads {
     }
 
     /// Calls `work(thread, task)` once for each task below `tasks`, and returns when all are done.
-    /// `thread` is below [`Threads::count`]; no two calls with the same `thread` overlap.
+    /// `thread` is below [`Threads::count`]; no two calls of one run with the same `thread` overlap.
+    ///
+    /// May be called from several threads at once and from within a task: the workers help one run at
+    /// a time, and the caller of any other does it alone.
     ///
     /// # Panics
-    /// If a task panics. Must not be called from within a task.
+    /// If a task panics. The threads can be used again after that.
     pub fn run(&self, tasks: usize, work: &(dyn Fn(usize, usize) + Sync)) {
-        if self.workers.is_empty() || tasks <= 1 {
+        let alone = self.workers.is_empty() || tasks <= 1;
+        if alone || self.shared.busy.swap(true, Ordering::Acquire) {
             (0..tasks).for_each(|task| work(0, task));
             return;
         }
+        let own = self.share_out(tasks, work);
+        let failed = self.shared.failed.swap(false, Ordering::Relaxed);
+        self.shared.busy.store(false, Ordering::Release);
+        if let Err(panic) = own {
+            std::panic::resume_unwind(panic);
+        }
+        assert!(!failed, "a kernel panicked on a worker thread");
+    }
+
+    /// Does the tasks together with the workers. The caller holds `busy`. An error is the panic of a
+    /// task of its own; those of the workers are in `failed`.
+    fn share_out(
+        &self,
+        tasks: usize,
+        work: &(dyn Fn(usize, usize) + Sync),
+    ) -> std::thread::Result<()> {
         let shared = &*self.shared;
-        // SAFETY: only the lifetime is erased; `run` does not return (nor unwind) before all
-        // workers have left the closure.
+        // SAFETY: only the lifetime is erased. This function does not return (nor unwind) between the
+        // moment when the workers see the pointer and the one when all of them have left the closure:
+        // `running` counts them, and while `busy` is held nobody else sets `job` or `running`.
         let erased: *const (dyn Fn(usize, usize) + Sync) = unsafe {
             std::mem::transmute::<
                 *const (dyn Fn(usize, usize) + Sync + '_),
@@ -111,13 +140,7 @@ impl Threads {
         while shared.running.load(Ordering::Acquire) != 0 {
             std::hint::spin_loop();
         }
-        if let Err(panic) = own {
-            std::panic::resume_unwind(panic);
-        }
-        assert!(
-            !shared.failed.load(Ordering::Relaxed),
-            "a kernel panicked on a worker thread"
-        );
+        own
     }
 
     /// Splits `data` into chunks of `chunk` elements (the last may be shorter) and calls
@@ -172,7 +195,8 @@ impl Shared {
                 return;
             };
             let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                // SAFETY: `Threads::run` keeps the closure alive until `running` is zero.
+                // SAFETY: `Threads::share_out` keeps the closure alive until `running` is zero, and
+                // this worker counts in `running` until the end of this round.
                 self.take_tasks(thread, job.tasks, unsafe { &*job.work });
             }));
             if result.is_err() {
@@ -255,11 +279,83 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_in_a_task_reaches_the_caller() {
-        let threads = Threads::new(2);
+    fn a_run_within_a_task_is_done_by_its_caller_in_order() {
+        let threads = Threads::new(3);
+        let mut seen = vec![Vec::new(); 40];
+        threads.chunks_mut(&mut seen, 1, &|_, row| {
+            let caller = std::thread::current().id();
+            let order = Mutex::new(Vec::new());
+            threads.run(7, &|thread, task| {
+                assert_eq!((thread, std::thread::current().id()), (0, caller));
+                order.lock().expect("no panic").push(task);
+            });
+            row[0] = order.into_inner().expect("no panic");
+        });
+        assert_eq!(seen, vec![(0..7).collect::<Vec<_>>(); 40]);
+    }
+
+    #[test]
+    fn several_callers_at_once_each_get_all_of_their_tasks_once() {
+        let threads = Threads::new(3);
+        let caller = |tasks: usize| {
+            for _ in 0..500 {
+                let mut hits = vec![0u32; tasks];
+                threads.chunks_mut(&mut hits, 1, &|_, hit| hit[0] += 1);
+                assert_eq!(hits, vec![1; tasks]);
+            }
+        };
+        std::thread::scope(|scope| {
+            for tasks in [2, 5, 17, 64] {
+                scope.spawn(move || caller(tasks));
+            }
+        });
+    }
+
+    /// Runs what `work` says until it panics, as it must.
+    #[track_caller]
+    fn check_panics(threads: &Threads, tasks: usize, work: &(dyn Fn(usize, usize) + Sync)) {
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            threads.run(64, &|_, task| assert_ne!(task, 40));
+            threads.run(tasks, work);
         }));
         assert!(result.is_err());
+    }
+
+    /// The workers help: the task on the caller's thread waits for one on another.
+    fn check_shared_out(threads: &Threads) {
+        let helped = AtomicBool::new(false);
+        threads.run(2, &|thread, _| match thread {
+            0 => wait_for(&helped),
+            _ => helped.store(true, Ordering::Release),
+        });
+        assert!(helped.into_inner());
+    }
+
+    fn wait_for(flag: &AtomicBool) {
+        while !flag.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_panic_in_a_task_reaches_the_caller() {
+        check_panics(&Threads::new(2), 64, &|_, task| assert_ne!(task, 40));
+    }
+
+    #[test]
+    fn after_a_panic_the_threads_work_as_before() {
+        let threads = Threads::new(2);
+        for unlucky in [1, 0] {
+            let came = AtomicBool::new(false);
+            check_panics(&threads, 2, &|thread, _| {
+                if thread == unlucky {
+                    came.store(true, Ordering::Release);
+                    panic!("on thread {thread}");
+                }
+                wait_for(&came);
+            });
+            check_shared_out(&threads);
+        }
+        check_panics(&threads, 64, &|_, _| panic!("on all"));
+        check_shared_out(&threads);
     }
 }
