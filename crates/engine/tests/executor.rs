@@ -92,6 +92,17 @@ fn results_are_the_same_bits_at_any_thread_count_and_in_every_run() {
     }
 }
 
+#[test]
+fn no_threads_are_one_thread() {
+    for name in SMALL {
+        let model = small(name);
+        assert_eq!(lower(&model.program, 0), lower(&model.program, 1));
+        let engine = Engine::new(&model.program, 0).expect("the step can be set up");
+        assert_eq!(engine.threads(), 1);
+        assert!(train(&model, None, 0, 1) == train(&model, None, 1, 1));
+    }
+}
+
 /// Runs some nodes again, wherever their operands are still what they were.
 fn with_reruns(model: &Model, seed: u64) -> Vec<Step> {
     let graph = lower(&model.program, 2);

@@ -137,9 +137,9 @@ impl Winograd {
         POINTS * PATCHES * (self.ci + self.pass_cols())
     }
 
-    /// Floats of scratch.
+    /// Floats of scratch. No threads are one thread, as in [`Threads::new`].
     pub(super) fn scratch(&self, threads: usize) -> usize {
-        self.weights_len() + threads * self.task_len()
+        self.weights_len() + threads.max(1) * self.task_len()
     }
 
     /// Computes `y` from `x` and the convolution's weights.

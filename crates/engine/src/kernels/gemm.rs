@@ -201,7 +201,8 @@ impl Shape {
     }
 }
 
-/// Floats of scratch that [`multiply`] needs for a product of this shape.
+/// Floats of scratch that [`multiply`] needs for a product of this shape. No threads are one thread, as
+/// in [`Threads::new`].
 pub(super) fn multiply_scratch(
     shape: &Shape,
     transposed_left: bool,
@@ -212,7 +213,7 @@ pub(super) fn multiply_scratch(
         return 0;
     }
     let left = if transposed_left {
-        threads * shape.left_len()
+        threads.max(1) * shape.left_len()
     } else {
         0
     };

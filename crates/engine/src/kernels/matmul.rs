@@ -119,9 +119,9 @@ fn head_shape(dims: &HeadMatmul) -> Shape {
     }
 }
 
-/// Scratch of [`head_matmul`], in `f32`.
+/// Scratch of [`head_matmul`], in `f32`. No threads are one thread, as in [`Threads::new`].
 pub fn head_matmul_scratch(dims: &HeadMatmul, threads: usize) -> usize {
-    threads * multiply_scratch(&head_shape(dims), dims.transpose_a, PRIVATE_PACK, 1)
+    threads.max(1) * multiply_scratch(&head_shape(dims), dims.transpose_a, PRIVATE_PACK, 1)
 }
 
 /// For each batch and head, `c = alpha · op(a) · op(b)`.
