@@ -4,8 +4,12 @@
 //! plan's i-th run and is like it; each of its reads is a copy of what that node reads; a copy is
 //! written once, by a run that stands for the original's writer. So every copy holds what the original
 //! holds in the plain step, and every run computes what the plain step computes.
+//!
+//! Roles say what outlives the step, so they decide what may be freed. The first copy of a storage has
+//! the original's role. A later copy has it too, unless that is persistent: then the first copy is still
+//! there, and the later one must go, as `other`.
 
-use remat_graph::{Bytes, Graph, Node, NodeId, Phase, Plan, Step, StorageId};
+use remat_graph::{Bytes, Graph, Node, NodeId, Phase, Plan, Role, Step, Storage, StorageId};
 
 use crate::{Audit, Violation, Violations, verify};
 
@@ -42,7 +46,8 @@ pub fn verify_rewritten(
         Ok(()) => {
             check.runs(plan, &mut found);
             check.nodes(&mut found);
-            check.storages(&mut found);
+            check.sizes(&mut found);
+            check.roles(&mut found);
             check.ends(&mut found);
             check.peak(plan, &mut found);
         }
@@ -177,7 +182,7 @@ impl Check<'_> {
         }
     }
 
-    fn storages(&self, found: &mut Vec<Violation>) {
+    fn sizes(&self, found: &mut Vec<Violation>) {
         for storage in self.rewritten.storage_ids() {
             let origin = self.storage_origin(storage);
             if self.rewritten.storage(storage).bytes != self.graph.storage(origin).bytes {
@@ -186,7 +191,29 @@ impl Check<'_> {
         }
     }
 
-    /// Outputs and targets are those of the graph, and outputs hold their updates.
+    /// What outlives the step is what outlives it in the graph, once; the peak relies on it.
+    fn roles(&self, found: &mut Vec<Violation>) {
+        let mut is_copied = vec![false; self.graph.storages().len()];
+        for &storage in self.rewritten.nodes().iter().flat_map(|n| &n.writes) {
+            let origin = self.storage_origin(storage);
+            let is_first = !std::mem::replace(&mut is_copied[origin.index()], true);
+            let expected = match self.graph.storage(origin).role {
+                role if role.is_persistent() && !is_first => Role::Other,
+                role => role,
+            };
+            let role = self.rewritten.storage(storage).role;
+            if role != expected {
+                found.push(Violation::RoleChanged {
+                    storage,
+                    origin,
+                    expected,
+                    found: role,
+                });
+            }
+        }
+    }
+
+    /// Outputs and targets are those of the graph, and what outlives the step holds its updates.
     fn ends(&self, found: &mut Vec<Violation>) {
         let outputs = self.rewritten.outputs();
         let originals = outputs.iter().map(|&s| self.storage_origin(s));
@@ -198,7 +225,9 @@ impl Check<'_> {
         if !targets.eq(self.graph.targets().iter().copied()) {
             found.push(Violation::ListChanged { what: "targets" });
         }
-        for &storage in outputs {
+        let mut stays: Vec<bool> = self.rewritten.storages().iter().map(persists).collect();
+        outputs.iter().for_each(|s| stays[s.index()] = true);
+        for storage in self.rewritten.storage_ids().filter(|s| stays[s.index()]) {
             if let Some(updater) = self.graph.updater(self.storage_origin(storage))
                 && self.rewritten.updater(storage).is_none()
             {
@@ -219,6 +248,10 @@ impl Check<'_> {
             });
         }
     }
+}
+
+fn persists(storage: &Storage) -> bool {
+    storage.role.is_persistent()
 }
 
 /// What differs between a node and the one that it stands for, beside names and wires.
@@ -246,8 +279,7 @@ fn peak_freeing_after_last_use(graph: &Graph) -> Bytes {
             last_use[s.index()] = at;
         }
     }
-    let persists = |s: &StorageId| graph.storage(*s).role.is_persistent();
-    let stay = graph.storage_ids().filter(persists);
+    let stay = graph.storage_ids().filter(|&s| persists(graph.storage(s)));
     for s in stay.chain(graph.outputs().iter().copied()) {
         last_use[s.index()] = usize::MAX;
     }

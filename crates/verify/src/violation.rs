@@ -1,6 +1,6 @@
 //! What a plan can do wrong, by name.
 
-use remat_graph::{Bytes, Micros, StepId, StorageId};
+use remat_graph::{Bytes, Micros, Role, StepId, StorageId};
 
 /// One broken rule.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -107,9 +107,20 @@ pub enum Violation {
         storage: StorageId,
         origin: StorageId,
     },
+    #[error(
+        "rewritten graph: storage {storage}, a copy of {origin}, is {found:?} and must be {expected:?}"
+    )]
+    RoleChanged {
+        storage: StorageId,
+        origin: StorageId,
+        expected: Role,
+        found: Role,
+    },
     #[error("rewritten graph: its {what} are not those of the graph")]
     ListChanged { what: &'static str },
-    #[error("rewritten graph: output {storage} is a copy that {updater} has not updated")]
+    #[error(
+        "rewritten graph: storage {storage} outlives the step, and {updater} has not updated it"
+    )]
     CopyStale { storage: StorageId, updater: String },
     #[error("rewritten graph: its peak is {found} bytes, the plan promises {promised}",
         found = found.get(), promised = promised.get())]
