@@ -1,6 +1,6 @@
 //! The walk along the plan that gives every run a node and every copy a storage.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use remat_graph::{
     Graph, GraphError, GraphParts, Node, NodeId, Phase, Plan, Role, ScheduleError, Step, Storage,
@@ -62,6 +62,8 @@ pub fn rewrite(graph: &Graph, plan: &Plan) -> Result<Rewritten, RewriteError> {
 struct Walk<'g> {
     graph: &'g Graph,
     names: BTreeSet<String>,
+    /// Below which number every `base@number` is taken, for each base that has a clone.
+    numbers: BTreeMap<String, u64>,
     /// The live copy of each storage, as a storage of the new graph.
     latest: Vec<Option<StorageId>>,
     /// The storage of the new graph that the first run of the writer makes.
@@ -83,6 +85,7 @@ impl<'g> Walk<'g> {
         let mut walk = Walk {
             graph,
             names: graph.nodes().iter().map(|n| n.name.clone()).collect(),
+            numbers: BTreeMap::new(),
             latest: vec![None; graph.storages().len()],
             first: vec![None; graph.storages().len()],
             first_run: vec![None; graph.nodes().len()],
@@ -155,11 +158,15 @@ impl<'g> Walk<'g> {
             Some((base, number)) if is_number(number) => base,
             _ => name,
         };
-        let numbered = (1..).map(|k: u64| format!("{base}@{k}"));
-        let mut free = numbered.skip_while(|name| self.names.contains(name));
-        let name = free.next().expect("numbers do not run out");
-        self.names.insert(name.clone());
-        name
+        // Names are never given back, so what was taken once need not be tried again.
+        let number = self.numbers.entry(base.into()).or_insert(1);
+        loop {
+            let name = format!("{base}@{number}");
+            *number += 1;
+            if self.names.insert(name.clone()) {
+                return name;
+            }
+        }
     }
 
     fn finish(mut self) -> Result<Rewritten, RewriteError> {

@@ -208,6 +208,20 @@ fn clones_of_clones_get_the_next_number() {
 }
 
 #[test]
+fn every_clone_gets_the_lowest_number_that_is_free() {
+    // `f@2` and `f@5` are taken; f@5 runs again too, and shares the numbers with f.
+    let mut parts = small().into_parts();
+    parts.nodes[2].name = "f@2".into();
+    parts.nodes[3].name = "f@5".into();
+    let graph = Graph::new(parts).expect("a graph");
+    let order = [1, 1, 1, 2, 1, 3, 3, 1, 4, 5, 6];
+    let rewritten = check(&graph, &plan_of(&graph, &order));
+    let names = rewritten.graph.nodes().iter().zip(&rewritten.is_clone);
+    let clones: Vec<&str> = names.filter(|n| *n.1).map(|n| n.0.name.as_str()).collect();
+    assert_eq!(clones, ["f@1", "f@3", "f@4", "f@6", "f@7"]);
+}
+
+#[test]
 fn a_plan_for_another_graph_and_an_invalid_plan_are_errors() {
     let graph = small();
     let mut plan = plan_of(&graph, &[1, 2, 3, 4, 5, 6]);
