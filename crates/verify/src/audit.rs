@@ -23,6 +23,12 @@ pub struct Audit {
     pub recomputed: usize,
 }
 
+/// Whether a plan that says that it takes `said` may be the one whose replay takes `found`.
+pub fn times_agree(said: Micros, found: Micros) -> bool {
+    // False where a time is not a number.
+    (said - found).get().abs() <= TIME_TOLERANCE * found.get()
+}
+
 /// Checks `plan` against `graph`.
 ///
 /// # Errors
@@ -56,8 +62,7 @@ pub fn verify(graph: &Graph, plan: &Plan) -> Result<Audit, Violations> {
             found: measured.peak,
         });
     }
-    let difference = (plan.time - measured.time).get().abs();
-    if difference.is_nan() || difference > TIME_TOLERANCE * measured.time.get() {
+    if !times_agree(plan.time, measured.time) {
         found.push(Violation::TimeMisstated {
             said: plan.time,
             found: measured.time,

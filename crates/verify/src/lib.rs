@@ -24,6 +24,6 @@ mod rewritten;
 mod values;
 mod violation;
 
-pub use audit::{Audit, verify};
+pub use audit::{Audit, times_agree, verify};
 pub use rewritten::{Origins, verify_rewritten};
 pub use violation::{Violation, Violations};
