@@ -106,7 +106,7 @@ fn lowest(graph: &Graph, options: &Options, watch: &mut dyn Watch) -> Result<Rep
 fn draft(graph: &Graph, budget: Bytes, options: &Options, watch: &mut dyn Watch) -> Draft {
     match options.strategy {
         Strategy::Search => search::draft(graph, budget, options, watch),
-        Strategy::Mutwo => mutwo::draft(graph, budget),
+        Strategy::Mutwo => mutwo::draft(graph, budget, watch),
         Strategy::Sqrt => sqrt::draft(graph),
         Strategy::Blocks => blocks::draft(graph),
     }

@@ -1,7 +1,7 @@
 //! Everything that must hold for plans of one random graph.
 
 use anyhow::{Context as _, Result, bail, ensure};
-use remat_graph::{Bytes, Graph, Timeline};
+use remat_graph::{Bytes, Graph, Micros, Timeline};
 use remat_plan::{Effort, NoWatch, Options, PlanError, Planned, Strategy, floor, frontier, plan};
 use remat_rewrite::rewrite;
 use remat_verify::{Origins, verify, verify_rewritten};
@@ -37,7 +37,7 @@ pub fn check(seed: u64, size: usize) -> Result<usize> {
         low <= high,
         "the floor {low} is above the plain peak {high}"
     );
-    let mut plans = 0;
+    let mut plans = Vec::new();
     for strategy in Strategy::ALL {
         let effort = match random.below(100) < LONGER {
             true => Effort::new(1).expect("a level"),
@@ -50,17 +50,45 @@ pub fn check(seed: u64, size: usize) -> Result<usize> {
             let twice = random.below(100) < TWICE;
             let planned = check_budget(&graph, budget, &options, twice)
                 .with_context(|| format!("{} at {} bytes", strategy.name(), budget.get()))?;
-            plans += usize::from(planned);
+            plans.extend(planned);
         }
         if random.chance(20) {
             check_frontier(&graph, &options).with_context(|| strategy.name())?;
         }
     }
-    Ok(plans)
+    check_bounds(&plans)?;
+    Ok(plans.len())
 }
 
-/// Whether there is a plan; whatever there is must be right.
-fn check_budget(graph: &Graph, budget: Bytes, options: &Options, twice: bool) -> Result<bool> {
+/// A bound holds for the plans of every strategy, under its budget and smaller ones.
+fn check_bounds(plans: &[Planned]) -> Result<()> {
+    for bound in plans {
+        let budget = bound.plan.budget;
+        for plan in plans.iter().map(|planned| &planned.plan) {
+            ensure!(
+                plan.peak > budget || is_above(plan.time, bound.lower_bound),
+                "at {} bytes no plan is said to be faster than {}, but {:?} has one that takes {}",
+                budget.get(),
+                bound.lower_bound,
+                plan.strategy,
+                plan.time
+            );
+        }
+    }
+    Ok(())
+}
+
+fn is_above(time: Micros, bound: Micros) -> bool {
+    bound.get() <= time.get() * (1.0 + SUMMATION_ERROR)
+}
+
+/// The plan, if there is one; whatever there is must be right.
+fn check_budget(
+    graph: &Graph,
+    budget: Bytes,
+    options: &Options,
+    twice: bool,
+) -> Result<Option<Planned>> {
     let answer = plan(graph, budget, options, &mut NoWatch);
     if twice {
         let again = plan(graph, budget, options, &mut NoWatch);
@@ -69,7 +97,7 @@ fn check_budget(graph: &Graph, budget: Bytes, options: &Options, twice: bool) ->
     match answer {
         Ok(planned) => {
             check_plan(graph, budget, &planned)?;
-            Ok(true)
+            Ok(Some(planned))
         }
         Err(PlanError::Infeasible(why)) => {
             ensure!(
@@ -83,7 +111,7 @@ fn check_budget(graph: &Graph, budget: Bytes, options: &Options, twice: bool) ->
             let known = plan(graph, why.smallest_known, options, &mut NoWatch)
                 .context("the smallest budget that is said to work")?;
             check_plan(graph, why.smallest_known, &known)?;
-            Ok(false)
+            Ok(None)
         }
         Err(other) => bail!(other),
     }
@@ -98,9 +126,8 @@ fn check_plan(graph: &Graph, budget: Bytes, planned: &Planned) -> Result<()> {
         "over the budget by {}",
         audit.peak - budget
     );
-    let allowed = plan.time.get() * (1.0 + SUMMATION_ERROR);
     ensure!(
-        planned.lower_bound.get() <= allowed,
+        is_above(plan.time, planned.lower_bound),
         "faster ({}) than its bound ({})",
         plan.time,
         planned.lower_bound

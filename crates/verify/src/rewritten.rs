@@ -268,30 +268,35 @@ fn difference(node: &Node, origin: &Node) -> Option<&'static str> {
     found.next().map(|(what, _)| what)
 }
 
-/// The peak of the graph's own order under an executor that frees after last use.
+/// The peak of the graph's own order under an executor that frees after last use, and at once what has no use.
 fn peak_freeing_after_last_use(graph: &Graph) -> Bytes {
     let size = |s: &StorageId| graph.storage(*s).bytes;
     let order = graph.natural_order();
-    let mut last_use = vec![0; graph.storages().len()];
+    let mut last_use = vec![None; graph.storages().len()];
     for (at, &id) in order.iter().enumerate() {
         let node = graph.node(id);
         for s in node.reads.iter().chain(&node.writes) {
-            last_use[s.index()] = at;
+            last_use[s.index()] = Some(at);
         }
     }
     let stay = graph.storage_ids().filter(|&s| persists(graph.storage(s)));
     for s in stay.chain(graph.outputs().iter().copied()) {
-        last_use[s.index()] = usize::MAX;
+        last_use[s.index()] = Some(usize::MAX);
     }
     let inputs = graph.nodes().iter().filter(|n| n.phase == Phase::Input);
-    let mut now: Bytes = inputs.flat_map(|n| &n.writes).map(size).sum();
+    let inputs = inputs.flat_map(|n| &n.writes);
+    let mut now: Bytes = inputs.clone().map(size).sum();
     let mut peak = now;
+    now -= inputs
+        .filter(|s| last_use[s.index()].is_none())
+        .map(size)
+        .sum();
     for (at, &id) in order.iter().enumerate() {
         let node = graph.node(id);
         now += node.writes.iter().map(size).sum();
         peak = peak.max(now + node.workspace);
         for s in node.reads.iter().chain(&node.writes) {
-            if last_use[s.index()] == at {
+            if last_use[s.index()] == Some(at) {
                 now -= size(s);
             }
         }

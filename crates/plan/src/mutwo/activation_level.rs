@@ -106,6 +106,16 @@ pub enum ActivationPlanError {
         source_row: usize,
         count: usize,
     },
+    #[error(
+        "activation {name}: {bytes} bytes, and {recompute} to make it again; with the peak and the activations before it \
+         that is more than fits in 64 bits; correct the sizes in its row",
+        bytes = bytes.get(), recompute = recompute.get()
+    )]
+    SizeOverflow {
+        name: String,
+        bytes: Bytes,
+        recompute: Bytes,
+    },
     #[error("{times} run times, but {peaks} peaks: there must be one of each for each rank")]
     Ragged { times: usize, peaks: usize },
 }
@@ -153,6 +163,24 @@ fn check(profile: &ActivationLevel) -> Result<(), ActivationPlanError> {
                 count,
             });
         }
+    }
+    check_sizes(profile)
+}
+
+/// The peak and all activations, each with what making it again takes, fit in 64 bits together, so that
+/// no sum in the simulation can overflow.
+fn check_sizes(profile: &ActivationLevel) -> Result<(), ActivationPlanError> {
+    let peak = profile.peak_bytes.iter().copied().max();
+    let mut sum = peak.unwrap_or(Bytes::ZERO);
+    for a in &profile.activations {
+        let most = a.bytes.max(a.recompute_memory);
+        sum = sum
+            .checked_add(most)
+            .ok_or_else(|| ActivationPlanError::SizeOverflow {
+                name: a.name.clone(),
+                bytes: a.bytes,
+                recompute: a.recompute_memory,
+            })?;
     }
     Ok(())
 }
@@ -357,7 +385,19 @@ mod tests {
         dangling.activations[0].sources = vec![7];
         let mut ragged = profile();
         ragged.run_time.pop();
-        for (profile, word) in [(backwards, "b"), (dangling, "7"), (ragged, "5 run times")] {
+        let mut endless = profile();
+        endless.activations[2].recompute_memory = Bytes(u64::MAX);
+        let mut huge = profile();
+        huge.activations[0].bytes = Bytes(u64::MAX / 2);
+        huge.activations[1].recompute_memory = Bytes(u64::MAX / 2);
+        let cases = [
+            (backwards, "b"),
+            (dangling, "7"),
+            (ragged, "5 run times"),
+            (endless, "activation c: 4 bytes, and 18446744073709551615"),
+            (huge, "activation b"),
+        ];
+        for (profile, word) in cases {
             let error = plan_activations(&profile, Bytes(1), false).expect_err("contradiction");
             assert!(error.to_string().contains(word), "{error}");
         }

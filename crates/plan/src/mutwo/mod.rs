@@ -34,21 +34,30 @@ use remat_graph::{Bytes, Graph, NodeId, Timeline, with_frees};
 
 use crate::activation::{Activation, activations};
 use crate::draft::Draft;
+use crate::{Progress, Watch};
 use table::{Entry, Table};
 
-/// A schedule under `budget` if the algorithm reaches it, otherwise the lowest that it met.
-pub(crate) fn draft(graph: &Graph, budget: Bytes) -> Draft {
+/// A schedule under `budget` if the algorithm reaches it, otherwise the lowest that it met. `watch` sees every round.
+pub(crate) fn draft(graph: &Graph, budget: Bytes, watch: &mut dyn Watch) -> Draft {
     let activations = activations(graph);
     let entries = activations.iter().map(|a| entry(a, &activations));
     let mut table = Table::new(entries.collect());
     let mut dropped = vec![false; activations.len()];
     let mut lowest = graph.natural_order();
     let mut lowest_peak = peak(graph, &lowest);
-    let mut rounds = 0;
+    let (mut rounds, mut stopped) = (0, false);
     while lowest_peak > budget
+        && !stopped
         && let Some(candidate) = table.recompute_candidate()
     {
         rounds += 1;
+        let progress = Progress {
+            done: rounds,
+            total: activations.len() as u64,
+            best: None,
+            lowest: lowest_peak,
+        };
+        stopped = watch.progress(&progress).is_break();
         dropped[candidate] = true;
         let Some(order) = emit::order(graph, &activations, &dropped) else {
             // Its sub-graph reads what will have been overwritten by then.
@@ -64,6 +73,7 @@ pub(crate) fn draft(graph: &Graph, budget: Bytes) -> Draft {
     }
     Draft {
         work: rounds,
+        stopped,
         ..Draft::of_order(graph, &lowest)
     }
 }
@@ -85,5 +95,28 @@ fn entry(activation: &Activation, all: &[Activation]) -> Entry {
         sources: sources.collect(),
         recompute_time: activation.recompute_time,
         rebuildable: activation.rebuildable,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::ControlFlow;
+
+    use super::*;
+    use crate::testing::chain;
+
+    struct StopAtOnce;
+
+    impl Watch for StopAtOnce {
+        fn progress(&mut self, _: &Progress) -> ControlFlow<()> {
+            ControlFlow::Break(())
+        }
+    }
+
+    #[test]
+    fn it_stops_when_it_is_told_to() {
+        let draft = draft(&chain(8), Bytes::ZERO, &mut StopAtOnce);
+        assert!(draft.stopped);
+        assert_eq!(draft.work, 1);
     }
 }

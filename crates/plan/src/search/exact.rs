@@ -11,7 +11,7 @@
 //! that must have run has, and all that must be live is.
 //!
 //! Limits: at most 64 nodes and [`MOST_STORAGES`] storages, [`MOST_STATES`] states and [`MOST_STEPS`] steps; beyond
-//! that there is no answer.
+//! that there is no answer, and neither where the model bans nodes that the rules do not.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
@@ -113,7 +113,8 @@ impl<'m> Space<'m> {
         for (b, &s) in storages.iter().enumerate() {
             bit[s as usize] = Some(b);
         }
-        if storages.len() > MOST_STORAGES || model.natural.len() > 64 {
+        let is_large = storages.len() > MOST_STORAGES || model.natural.len() > 64;
+        if is_large || !model.banned.is_empty() {
             return None;
         }
         let mask = |list: &[u32]| -> u64 {

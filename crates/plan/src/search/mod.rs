@@ -130,7 +130,7 @@ fn bound_of(model: &Model, limit: i64, effort: Effort) -> f64 {
         Effort::FIRST => FIRST_BOUND_ARCS,
         _ => BOUND_ARCS,
     };
-    bound::time_bound(model, limit, arcs)
+    bound::time_bound(&model.relaxed(), limit, arcs)
 }
 
 /// The state of a search.

@@ -9,7 +9,13 @@
 //!   `kept`: once written for the last time it stays.
 //! - nodes that no output, target or update needs never run.
 //!
+//! Limits: by the rules, a node may run again for one of its outputs while another is still there and cannot be freed,
+//! because it is persistent or was overwritten; its second copy is dropped. The model has no second copies, and does not run such a
+//! node again (`banned`). What is proven in it holds for all schedules only if there is none; bounds come from [`Model::relaxed`].
+//!
 //! Ids are plain `usize`/`u32` indices of the graph's own nodes and storages; `source` comes after them.
+
+use std::borrow::Cow;
 
 use remat_graph::{Effect, Graph, NodeId, Phase, StorageId};
 
@@ -100,6 +106,8 @@ pub(crate) struct Model {
     pub(crate) source: usize,
     /// The needed nodes in the graph's own order, `source` first.
     pub(crate) natural: Vec<u32>,
+    /// Nodes that the rules let run again where the model does not.
+    pub(crate) banned: Vec<u32>,
 }
 
 impl Model {
@@ -160,6 +168,12 @@ impl Model {
             kept[s.index()] |= !constant(s);
         }
         let natural = graph.natural_order().into_iter().filter(|&n| runs(n));
+        let stays = |s: &StorageId| persists(s) || graph.updater(*s).is_some();
+        let is_banned = |n: &NodeId| {
+            let node = graph.node(*n);
+            node.effect != Effect::Once && node.writes.len() > 1 && node.writes.iter().any(stays)
+        };
+        let banned = natural.clone().filter(is_banned).map(|n| n.0).collect();
         Model {
             time,
             workspace,
@@ -194,7 +208,18 @@ impl Model {
             natural: std::iter::once(source as u32)
                 .chain(natural.map(|n| n.0))
                 .collect(),
+            banned,
         }
+    }
+
+    /// The model in which every node may run again that may do so by the rules, without a second copy of anything: what every
+    /// sequence takes in it, every schedule takes.
+    pub(crate) fn relaxed(&self) -> Cow<'_, Model> {
+        let mut model = Cow::Borrowed(self);
+        for &v in &self.banned {
+            model.to_mut().rerun[v as usize] = true;
+        }
+        model
     }
 
     /// Time of every needed node once.
