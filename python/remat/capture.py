@@ -28,7 +28,7 @@ from remat.joint import Joint
 from remat.lower import lower
 from remat.metering import Meter
 from remat.optimizer import state_bytes
-from remat.outstanding import Outstanding, gradient_bytes
+from remat.outstanding import UNREAD, Outstanding, gradient_bytes, unread_bytes
 from remat.planning import Decide, Found, Planned, Settings, plan_joint
 from remat.ranks import agree
 from remat.together import Others, Part, Step, first_pass
@@ -53,6 +53,8 @@ class Session:
     ) -> None:
         self.settings = settings
         self.optimizer = optimizer
+        self.left_by_optimizer = 0
+        """Where there was an optimizer that did not come along to this process: the bytes of its state."""
         self.check = check
         self.inductor = inductor
         self.planned: list[Planned] = []
@@ -193,17 +195,31 @@ class Session:
 
     def held(self, joint: Joint) -> dict[str, int]:
         """Bytes that lie in memory beside the graph's own."""
-        inside = {storage for node in joint.parameters for storage in joint.held(node)}
-        unread = max(self.resident()[0] - sum(storage.bytes for storage in inside), 0)
         # Where a step is several graphs, what others read is counted when they are planned together.
-        return self.held_by_others() | ({"parameters that are not read": unread} if unread and not self.is_split else {})
+        unread = 0 if self.is_split else unread_bytes(joint, self.resident()[0])
+        return self.held_by_others() | ({UNREAD: unread} if unread else {})
 
     def held_by_others(self) -> dict[str, int]:
         """Bytes that are there whatever the graph is."""
         held = {"gradients of an earlier step": self.gradients} if self.gradients else {}
-        if self.optimizer is not None:
-            held["optimizer state"] = state_bytes(self.optimizer)
-        return held
+        state = self.optimizer_bytes()
+        return held | ({"optimizer state": state} if state else {})
+
+    def optimizer_bytes(self) -> int:
+        """The bytes of the optimizer's state once every parameter has had a step."""
+        return self.left_by_optimizer if self.optimizer is None else state_bytes(self.optimizer)
+
+    def again(self) -> Session:
+        """A session with the same settings that has planned nothing."""
+        session = Session(self.settings, optimizer=self.optimizer, check=self.check, inductor=self.inductor)
+        session.left_by_optimizer = self.left_by_optimizer
+        return session
+
+    def __deepcopy__(self, _memo: Any) -> Session:
+        return self.again()
+
+    def __reduce__(self) -> tuple[Callable[..., Session], tuple[Any, ...]]:
+        return _restored, (self.settings, self.check, self.inductor, self.optimizer_bytes())
 
     def backend(self) -> Compiler:
         """What `torch.compile` takes as its backend."""
@@ -275,6 +291,13 @@ class Session:
             return run(arguments)
 
         return as_boxed(call)
+
+
+def _restored(settings: Settings, check: bool, inductor: bool, optimizer_bytes: int) -> Session:
+    """A session that was sent to another process, or kept in a file."""
+    session = Session(settings, check=check, inductor=inductor)
+    session.left_by_optimizer = optimizer_bytes
+    return session
 
 
 def warn_over_budget(planned: Planned) -> None:

@@ -1,15 +1,18 @@
 """`remat.compile`: a module that trains in a budget, and `remat.backend` for `torch.compile`.
 
 A `PlannedModule` holds the user's module under the name `module` and gives it out as it is: the names of parameters and the keys
-of state dicts do not change, attributes that it does not have are the module's. The plan is made at the first call with
-inputs of a shape; each further shape has a plan of its own.
+of state dicts do not change; attributes that it does not have are the module's, to read, to set and to delete. The plan is made at the
+first call with inputs of a shape; each further shape has a plan of its own. Without gradients the module runs as it is.
+
+A copy is a planned module of a copy, with the same settings and no plans yet.
 """
 
 from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 import torch
@@ -22,12 +25,14 @@ from remat.capture import MOST_PLANS, Session
 from remat.environment import check_torch
 from remat.errors import InvalidInput, NoGradients, OverBudget, RematError, Unplanned, UnplannedPart, UnsupportedOption
 from remat.inductor import require_compiler
-from remat.outstanding import gradient_bytes, local
+from remat.outstanding import gradient_bytes, resident_bytes, storage_bytes
 from remat.planning import Budget, Settings, Strategy
 from remat.timing import Profile
 
 PREFIX = "module."
 """What a `PlannedModule` would add to its module's names."""
+SESSION = "_session"
+"""Under this name the session travels in the state of a copy."""
 
 _sessions: weakref.WeakKeyDictionary[Any, Session] = weakref.WeakKeyDictionary()
 
@@ -116,23 +121,36 @@ class PlannedModule(torch.nn.Module):
     """A module that runs by plan. See `compile`."""
 
     module: torch.nn.Module
+    _compiled: dict[int, Callable[..., Any]]
+    """The compiled module, for steps that find gradients of so many bytes."""
 
     def __init__(self, module: torch.nn.Module, session: Session) -> None:
         super().__init__()
         self.module = module
         self.train(module.training)
-        _sessions[self] = session
-        session.resident = self._resident
-        session.collects = True
-        session.is_split = isinstance(module, DistributedDataParallel) or is_sharded(module)
-        self._compiled: dict[int, Callable[..., Any]] = {}
+        self._attach(session)
         self.register_state_dict_post_hook(_strip_prefix)
         self.register_load_state_dict_pre_hook(_add_prefix)
 
+    def _attach(self, session: Session) -> None:
+        """Takes a session that has planned nothing yet."""
+        _sessions[self] = session
+        session.resident = self._resident
+        session.collects = True
+        session.is_split = isinstance(self.module, DistributedDataParallel) or is_sharded(self.module)
+        vars(self)["_compiled"] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_compiled": {}, SESSION: _sessions[self].again()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__({name: value for name, value in state.items() if name != SESSION})
+        self._attach(state[SESSION])
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the module; plans first if there is no plan for these shapes."""
+        """Runs the module; plans first if there is no plan for these shapes. Without gradients there is nothing to plan."""
         if not torch.is_grad_enabled():
-            return self._call(*args, **kwargs)
+            return self.module(*args, **kwargs)
         session = _sessions[self]
         if session.is_undecided:
             session.plan_together()
@@ -175,7 +193,7 @@ class PlannedModule(torch.nn.Module):
                 "or call the module under torch.no_grad()"
             )
         if not session.runs:
-            raise Unplanned("no part of this call ran by a plan: is torch.compile disabled (TORCHDYNAMO_DISABLE, torch.compiler.disable)?")
+            raise Unplanned("no part of this call ran by a plan: " + self._why_unplanned())
         if session.breaks and not is_sharded(self.module):
             warnings.warn(
                 f"the step is {len(session.runs)} graphs: each is planned, but what runs between them is not, and its memory is not counted. "
@@ -184,12 +202,23 @@ class PlannedModule(torch.nn.Module):
                 stacklevel=3,
             )
 
+    def _why_unplanned(self) -> str:
+        hooked = [name for name, part in self.module.named_modules() if part._backward_hooks or part._backward_pre_hooks]
+        if hooked:
+            return (
+                f"{hooked[0] or 'the module'} has a backward hook (register_full_backward_hook), with which torch.compile leaves the call to "
+                "eager; remove it, and hook a tensor (Tensor.register_hook) or a parameter instead"
+            )
+        return (
+            "is torch.compile disabled (TORCHDYNAMO_DISABLE, torch.compiler.disable), or is there a hook on a part of the model "
+            "with which torch.compile leaves the call to eager?"
+        )
+
     def _resident(self) -> tuple[int, int]:
-        parameters = list(self.module.parameters())
-        trained = [part for part in parameters if part.requires_grad]
+        trained = [part for part in self.module.parameters() if part.requires_grad]
         # A graph is compiled in a mode whose tensors have no contents; these have.
         with _disable_current_modes():
-            return _bytes([*parameters, *self.module.buffers()]), _bytes(trained)
+            return resident_bytes(self.module), storage_bytes(trained)
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -197,18 +226,54 @@ class PlannedModule(torch.nn.Module):
         except AttributeError:
             return getattr(super().__getattr__("module"), name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not self._is_own(name):
+            setattr(self.module, name, value)
+            return
+        super().__setattr__(name, value)
+        if name == "training":
+            self.module.training = value
+        if name == "module" and "_compiled" in vars(self):
+            self._compiled.clear()
+
+    def __delattr__(self, name: str) -> None:
+        if self._is_own(name):
+            super().__delattr__(name)
+        else:
+            delattr(self.module, name)
+
+    def _is_own(self, name: str) -> bool:
+        """Whether an attribute is this module's and not the user's: then reading finds it here."""
+        return name == "module" or name in vars(self) or hasattr(type(self), name)
+
+    def register_parameter(self, *args: Any, **kwargs: Any) -> None:
+        """Adds a parameter to the module."""
+        self.module.register_parameter(*args, **kwargs)
+
+    def register_buffer(self, *args: Any, **kwargs: Any) -> None:
+        """Adds a buffer to the module."""
+        self.module.register_buffer(*args, **kwargs)
+
+    def add_module(self, *args: Any, **kwargs: Any) -> None:
+        """Adds a part to the module."""
+        self.module.add_module(*args, **kwargs)
+
     def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
         """The module's parameters, under the names that they have in it."""
-        return ((name.replace(PREFIX, "", 1), part) for name, part in super().named_parameters(*args, **kwargs))
+        return self.module.named_parameters(*args, **kwargs)
 
     def named_buffers(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.Tensor]]:
         """The module's buffers, under the names that they have in it."""
-        return ((name.replace(PREFIX, "", 1), part) for name, part in super().named_buffers(*args, **kwargs))
+        return self.module.named_buffers(*args, **kwargs)
 
-
-def _bytes(tensors: Iterable[torch.Tensor]) -> int:
-    storages = [local(tensor).untyped_storage() for tensor in tensors]
-    return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Takes a state under the module's own names."""
+        metadata = getattr(state_dict, "_metadata", None)
+        if metadata is not None:
+            state_dict = OrderedDict(state_dict)
+            # The versions of the parts, where those who load look for them.
+            state_dict._metadata = {(PREFIX + name).rstrip("."): about for name, about in metadata.items()}  # type: ignore[attr-defined]
+        return super().load_state_dict(state_dict, *args, **kwargs)
 
 
 def is_sharded(module: torch.nn.Module) -> bool:
@@ -217,10 +282,19 @@ def is_sharded(module: torch.nn.Module) -> bool:
 
 
 def _strip_prefix(_module: Any, state: dict[str, Any], prefix: str, _metadata: Any) -> None:
-    for key in [key for key in state if key.startswith(prefix + PREFIX)]:
-        state[prefix + key[len(prefix + PREFIX) :]] = state.pop(key)
+    _rename(state, prefix + PREFIX, prefix)
+    metadata = getattr(state, "_metadata", None)
+    if metadata is not None:
+        own = metadata.pop((prefix + PREFIX)[:-1])
+        _rename(metadata, prefix + PREFIX, prefix)
+        metadata[prefix[:-1]] = own
 
 
 def _add_prefix(_module: Any, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    for key in [key for key in state if key.startswith(prefix)]:
-        state[prefix + PREFIX + key[len(prefix) :]] = state.pop(key)
+    _rename(state, prefix, prefix + PREFIX)
+
+
+def _rename(entries: MutableMapping[str, Any], old: str, new: str) -> None:
+    """Gives names that begin with `old` the beginning `new`. All are taken out first: a new name may be another's old one."""
+    names = [name for name in entries if name.startswith(old)]
+    entries.update([(new + name[len(old) :], entries.pop(name)) for name in names])

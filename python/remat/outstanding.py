@@ -1,4 +1,7 @@
-"""What a step finds in memory that its own graph does not say: forwards that wait for their backward, and gradients of earlier steps."""
+"""What a step finds in memory that its own graph does not say.
+
+Forwards that wait for their backward, gradients of earlier steps, and parameters that it does not read.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+
+from remat.joint import Joint
+
+UNREAD = "parameters that are not read"
+"""What a graph calls the bytes of parameters and buffers beside it."""
 
 
 class Outstanding:
@@ -39,12 +47,24 @@ class Outstanding:
 def gradient_bytes(tensors: Iterable[Any]) -> int:
     """The bytes of the gradients that the leaves among some values hold, those that were frozen afterwards included."""
     leaves = [t for t in tensors if isinstance(t, torch.Tensor) and t.is_leaf and t.grad is not None]
-    storages = {}
-    for leaf in leaves:
-        assert leaf.grad is not None
-        storage = local(leaf.grad).untyped_storage()
-        storages[storage._cdata] = storage.nbytes()
-    return sum(storages.values())
+    return storage_bytes(leaf.grad for leaf in leaves if leaf.grad is not None)
+
+
+def resident_bytes(module: torch.nn.Module) -> int:
+    """The bytes of all parameters and buffers of a module."""
+    return storage_bytes([*module.parameters(), *module.buffers()])
+
+
+def unread_bytes(joint: Joint, resident: int) -> int:
+    """How many of so many bytes of parameters and buffers lie beside the graph, which does not read them."""
+    inside = {storage for node in joint.parameters for storage in joint.held(node)}
+    return max(resident - sum(storage.bytes for storage in inside), 0)
+
+
+def storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """The bytes that some tensors lie in, as far as they are on this rank."""
+    storages = [local(tensor).untyped_storage() for tensor in tensors]
+    return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:

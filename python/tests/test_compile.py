@@ -1,7 +1,9 @@
 """What `remat.compile` promises beside the numbers: checks, caches, names, reports and refusals."""
 
 import copy
+import io
 import os
+import pickle
 import tempfile
 import unittest
 import warnings
@@ -53,6 +55,27 @@ class Nested(nn.Module):
 
     def forward(self, batch: dict[str, list[torch.Tensor]]) -> torch.Tensor:
         return self.inner(batch["x"][0])
+
+
+class Named(nn.Module):
+    """Its parts have the name that a planned module gives its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.module = nn.Linear(4, 4)
+        self.module.module = nn.BatchNorm1d(2)
+        self.module.module.module = nn.Linear(3, 3)
+
+
+class Scaled(nn.Module):
+    """Multiplies by a number that is an attribute."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scale * x
 
 
 class Counting(nn.Module):
@@ -239,6 +262,67 @@ class Module(Case):
         self.assertEqual(list(outer.state_dict()), list(nn.Sequential(Layers()).state_dict()))
         outer.load_state_dict(nn.Sequential(Layers()).state_dict())
         self.assertIs(planned.layers, module.layers)
+
+    def test_a_module_that_calls_a_part_module(self) -> None:
+        module, prefixed = Named(), Named()
+        planned = compiled(module)
+        expected = module.state_dict()
+        self.assertEqual(list(planned.state_dict()), list(expected))
+        self.assertEqual(planned.state_dict()._metadata, expected._metadata)
+        planned.load_state_dict(prefixed.state_dict())
+        for (name, a), b in zip(planned.state_dict().items(), prefixed.state_dict().values(), strict=True):
+            self.assertTrue(torch.equal(a, b), name)
+        self.assertEqual([n for n, _ in planned.named_parameters("amodule.b")], [n for n, _ in module.named_parameters("amodule.b")])
+        outer = nn.Sequential(planned)
+        outer.load_state_dict(outer.state_dict())
+        self.assertEqual(outer.state_dict()._metadata, nn.Sequential(module).state_dict()._metadata)
+
+    def test_what_is_set_is_set_in_the_module(self) -> None:
+        module, x = Layers(dropout=0.0), torch.randn(BATCH, 32)
+        planned = compiled(copy.deepcopy(module))
+        for part in (module, planned):
+            part.scale, part.gone, part.training = 1.0, 2.0, False
+            part.factor = nn.Parameter(torch.ones(3))
+            part.register_buffer("count", torch.zeros(1))
+            part.add_module("more", nn.Linear(1, 1))
+            part.layers[0] = nn.Identity()
+            del part.gone
+        self.assertEqual(vars(planned.module).keys(), vars(module).keys())
+        self.assertEqual(list(planned.state_dict()), list(module.state_dict()))
+        self.assertFalse(planned.module.training)
+        self.assertFalse(hasattr(planned, "gone"))
+        planned.train()
+        planned.load_state_dict(module.train().state_dict())
+        for size in (1.0, 5.0):
+            module.layers[1] = planned.layers[1] = Scaled(size)
+            self.assertTrue(torch.equal(planned(x), module(x)))
+
+    def test_a_copy_is_planned_anew_in_the_same_budget(self) -> None:
+        module, x = Layers(dropout=0.0), torch.randn(BATCH, 32)
+        optimizer = torch.optim.Adam(module.parameters())
+        planned = compiled(module, 0.7, optimizer=optimizer)
+        planned(x).backward()
+        file = io.BytesIO()
+        torch.save(planned, file)
+        file.seek(0)
+        copies = [copy.deepcopy(planned), pickle.loads(pickle.dumps(planned)), torch.load(file, weights_only=False)]
+        copies.append(torch.optim.swa_utils.AveragedModel(planned).module)
+        for other in copies:
+            self.assertEqual(session_of(other).planned, [])
+            other.zero_grad()
+            self.assert_trains_alike(module, other, x)
+            self.assertEqual(session_of(other).planned[-1].plan.to_json(), session_of(planned).planned[0].plan.to_json())
+            self.assertNotEqual(*(next(part.parameters()).data_ptr() for part in (other, planned)))
+        self.assertIs(session_of(copies[0]).optimizer, optimizer)
+        self.assertIsNone(session_of(copies[1]).optimizer)
+
+    def test_shapes_without_gradients_are_not_compiled(self) -> None:
+        planned = compiled(Layers())
+        with mock.patch("remat.module.MOST_PLANS", 1), torch.no_grad():
+            for batch in range(1, 6):
+                planned(torch.randn(batch, 32))
+        planned(torch.randn(BATCH, 32)).backward()
+        self.assertEqual(len(planned._compiled), 1)
 
     def test_each_shape_has_its_plan(self) -> None:
         planned = compiled(Layers())

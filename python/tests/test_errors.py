@@ -82,6 +82,12 @@ class Errors(unittest.TestCase):
         with torch._dynamo.config.patch(disable=True), self.assertRaisesRegex(remat.Unplanned, "disabled"):
             model(torch.randn(4, 8))
 
+    def test_a_hook_that_is_not_captured(self) -> None:
+        module = network()
+        module[1].register_full_backward_hook(lambda *_: None)
+        with self.assertRaisesRegex(remat.Unplanned, "1 has a backward hook.*remove it"):
+            remat.compile(module, 10**9, **QUICK)(torch.randn(4, 8))
+
     def test_a_graph_that_is_kept(self) -> None:
         model = remat.compile(network(), 10**9, **QUICK)
         with self.assertRaisesRegex(remat.RetainedGraph, "retain_graph"):
