@@ -41,8 +41,7 @@ fn what_is_missing_is_named_and_its_command_makes_it() {
     // The lines say what to type; typed with less work, they make the rest.
     let plan = format!("plan ./{STEM}.graph.json --budget 50% --out ./{STEM}.plan.json");
     let frontier = format!("frontier ./{STEM}.graph.json --out ./{STEM}.frontier.csv");
-    let compare =
-        "compare transformer-tiny --batch-sizes 4,8 --check --csv ./transformer-tiny.compare.csv";
+    let compare = "compare transformer-tiny --optimizer sgd --batch-sizes 4,8 --check --csv ./transformer-tiny.compare.csv";
     for line in [&plan, &frontier, compare] {
         assert!(
             said.contains(&format!("remat {line}")),
@@ -52,7 +51,7 @@ fn what_is_missing_is_named_and_its_command_makes_it() {
     let plan = plan.replace("50%", "70% --effort 0");
     folder.remat(&plan).works();
     folder.remat(&(frontier + " --points 3 --effort 0")).works();
-    let compare = format!("{compare} --optimizer sgd --budget 70% --steps 1 --effort 0");
+    let compare = format!("{compare} --budget 70% --steps 1 --effort 0");
     folder.remat(&compare).works();
     assert_eq!(folder.remat("report .").works(), "wrote ./index.html\n");
     let page = data(&folder.read("index.html"));
@@ -73,7 +72,9 @@ fn what_is_missing_is_named_and_its_command_makes_it() {
 fn tables_without_a_graph_are_a_step_too() {
     let folder = profiled("tables");
     std::fs::remove_file(folder.0.join(format!("{STEM}.graph.json"))).expect("it was there");
-    folder.remat("report . --out page.html").works();
+    let said = folder.remat("report . --out page.html").works();
+    let profile = "remat profile transformer-tiny --optimizer sgd --batch-size 4 --out .";
+    assert!(said.contains(profile), "{said}");
     let page = data(&folder.read("page.html"));
     assert_eq!(missing(&page), ["memory", "batches"]);
     assert!(
@@ -96,6 +97,71 @@ fn a_plan_of_another_step_is_not_shown() {
         page["steps"][0]["schedules"].as_array().map(Vec::len),
         Some(1)
     );
+}
+
+#[test]
+fn only_commands_that_can_work_are_suggested() {
+    let folder = Folder::new("can work");
+    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../../corpus");
+    // One that we have no model of, and one that came from elsewhere.
+    for name in ["unet-b8", "mlp-b256"] {
+        let file = format!("{name}.json");
+        std::fs::copy(format!("{corpus}/{file}"), folder.0.join(&file)).expect("it is there");
+    }
+    let said = folder.remat("report .").works();
+    assert!(said.contains("remat plan ./unet-b8.json"), "{said}");
+    for word in ["remat compare", "remat profile"] {
+        assert!(!said.contains(word), "{said}");
+    }
+    assert!(said.contains("no comparison of unet"), "{said}");
+    let told: Value = serde_json::from_str(&folder.remat("report . --json").works()).expect("JSON");
+    let all = told["missing"].as_array().expect("a list").iter();
+    for lacking in all {
+        let is_comparison = lacking["section"] == "batches";
+        assert_eq!(lacking["command"].is_null(), is_comparison, "{lacking}");
+    }
+    let whole = folder.0.display();
+    let mut command = folder.command("report");
+    let said = command::Ran::of(command.arg(&folder.0)).works();
+    assert!(
+        said.contains(&format!("remat plan '{whole}/unet-b8.json'")),
+        "{said}"
+    );
+}
+
+#[test]
+fn any_name_of_a_graph_gives_harmless_files() {
+    let folder = Folder::new("names");
+    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../../corpus/mlp-b256.json");
+    let graph = std::fs::read_to_string(corpus).expect("it is there");
+    let long = "x".repeat(400);
+    for (name, stem) in [
+        ("../../up", "______up"),
+        ("a/b:c-b4", "a_b_c_bs4"),
+        ("", "step"),
+        (long.as_str(), &long[..50]),
+    ] {
+        let named = graph.replacen("mlp-b256", name, 1);
+        std::fs::write(folder.0.join("g.json"), named).expect("writable");
+        let line = "plan g.json --budget 100% --effort 0 --report=r";
+        folder.remat(line).works();
+        let written = folder.0.join(format!("r/{stem}.plan.json"));
+        assert!(written.is_file(), "{name:?}: no {}", written.display());
+    }
+    assert_eq!(folder.files(), ["g.json", "r"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_pipe_in_the_folder_is_left_alone() {
+    let folder = profiled("pipe");
+    for name in ["a.json", "b.csv"] {
+        let made = std::process::Command::new("mkfifo")
+            .arg(folder.0.join(name))
+            .status();
+        assert!(made.expect("mkfifo is there").success());
+    }
+    folder.remat("report .").works();
 }
 
 #[test]

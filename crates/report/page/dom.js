@@ -49,7 +49,8 @@ function table(columns, rows) {
 // What a section lacks, with the commands that make it.
 function missingParts(data, section, step) {
   const lacking = data.missing.filter((m) => m.section === section && (m.step === null || m.step === step));
-  return lacking.map((m) => el("div", { class: "missing" }, `There is no ${m.what} here. This makes it:`, el("code", {}, m.command)));
+  const making = (m) => (m.command === null ? ["No command makes it."] : ["This makes it:", el("code", {}, m.command)]);
+  return lacking.map((m) => el("div", { class: "missing" }, `There is no ${m.what} here. `, making(m)));
 }
 
 // Draws now and whenever the width changes.

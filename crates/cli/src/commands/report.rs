@@ -6,6 +6,7 @@
 mod flag;
 mod folder;
 mod gather;
+mod missing;
 mod schedule;
 mod tables;
 
@@ -18,6 +19,7 @@ use serde_json::{Value, json};
 pub(crate) use self::flag::{Reported, stem_of};
 use self::folder::Folder;
 use crate::exit::UsageError;
+use crate::output::check_outputs;
 
 /// Make one HTML file of what the commands wrote to a folder
 #[derive(clap::Args)]
@@ -43,7 +45,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    crate::output::check_outputs(&[arguments.out.as_ref()], &[])?;
+    check_outputs(&[arguments.out.as_ref()], &[])?;
     let out = match &arguments.out {
         Some(path) => path.clone(),
         None => arguments.folder.join("index.html"),
@@ -53,12 +55,16 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         println!("{:#}", json(&page, &out));
         return Ok(());
     }
-    let mut told: Vec<&str> = Vec::new();
+    let mut told: Vec<String> = Vec::new();
     for missing in &page.missing {
+        let line = match &missing.command {
+            Some(command) => format!("no {}; to make it:\n  {command}", missing.what),
+            None => format!("no {}, and no command makes it", missing.what),
+        };
         // One file may serve several sections.
-        if !told.contains(&missing.command.as_str()) {
-            println!("no {}; to make it:\n  {}", missing.what, missing.command);
-            told.push(&missing.command);
+        if !told.contains(&line) {
+            println!("{line}");
+            told.push(line);
         }
     }
     println!("wrote {}", out.display());
@@ -92,6 +98,9 @@ pub(crate) fn make(folder: &Path, out: &Path) -> anyhow::Result<Page> {
         ))
         .into());
     }
+    let inputs = found.paths();
+    let inputs: Vec<Option<&PathBuf>> = inputs.iter().map(Some).collect();
+    check_outputs(&[Some(&out.to_owned())], &inputs)?;
     let page = gather::page(found, folder)?;
     write_atomically(out, page.to_html().as_bytes())?;
     Ok(page)

@@ -8,9 +8,9 @@ use remat_program::Optimizer;
 
 use crate::exit::UsageError;
 
-const IMAGE_SIZE: usize = 224;
-const SEQUENCE: usize = 128;
-const OPTIMIZER: &str = "adam";
+pub(crate) const IMAGE_SIZE: usize = 224;
+pub(crate) const SEQUENCE: usize = 128;
+pub(crate) const OPTIMIZER: &str = "adam";
 const LEARNING_RATE: f32 = 3e-4;
 
 /// A model, its sizes, and how it trains.

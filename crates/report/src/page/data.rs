@@ -42,8 +42,8 @@ pub struct Missing {
     pub step: Option<usize>,
     /// What is missing, as a phrase: `the frontier`.
     pub what: String,
-    /// The command that makes it.
-    pub command: String,
+    /// The command that makes it; `None` if none can.
+    pub command: Option<String>,
 }
 
 /// One training step.

@@ -27,6 +27,7 @@ pub(crate) struct Reported {
 pub(crate) fn stem_of(graph: &Graph) -> String {
     match model_and_batch(Path::new(""), graph.name()) {
         (model, Some(batch)) => format!("{model}_bs{batch}"),
+        (name, None) if name.is_empty() => "step".into(),
         (name, None) => name,
     }
     .chars()

@@ -54,6 +54,20 @@ impl Folder {
             && self.comparisons.is_empty()
     }
 
+    /// Where everything was found.
+    pub(super) fn paths(&self) -> Vec<PathBuf> {
+        fn of<T>(found: &[Found<T>]) -> impl Iterator<Item = PathBuf> {
+            found.iter().map(|f| f.path.clone())
+        }
+        of(&self.graphs)
+            .chain(of(&self.plans))
+            .chain(of(&self.nodes))
+            .chain(of(&self.activations))
+            .chain(of(&self.frontiers))
+            .chain(of(&self.comparisons))
+            .collect()
+    }
+
     fn json(&mut self, path: PathBuf) -> anyhow::Result<()> {
         let text = std::fs::read_to_string(&path).unwrap_or_default();
         if text.contains("\"remat.graph/1\"") {

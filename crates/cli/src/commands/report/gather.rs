@@ -12,11 +12,11 @@ use remat_profile::{
     ActivationStats, Analysis, Gtype, Kind, Measured, NodeStats, Profile, Seconds, node_peaks,
 };
 use remat_report::page::{
-    ActivationRow, Beside, DecisionRow, FrontierPoint, Missing, NodeRow, Page, Phase, Section,
-    StepReport, Tensor,
+    ActivationRow, Beside, DecisionRow, FrontierPoint, NodeRow, Page, Phase, StepReport, Tensor,
 };
 
 use super::folder::{Folder, Found};
+use super::missing::{of_graph, step_words, the_comparison, the_graph};
 use super::schedule::schedule;
 use crate::commands::profile::pictures::LAYERS;
 
@@ -24,6 +24,8 @@ use crate::commands::profile::pictures::LAYERS;
 pub(super) fn page(found: Folder, folder: &Path) -> anyhow::Result<Page> {
     let mut steps = Vec::new();
     let mut missing = Vec::new();
+    // How each step is named in a command.
+    let mut words: Vec<Option<String>> = Vec::new();
     for (index, graph) in found.graphs.iter().enumerate() {
         // The same step may have come from two commands.
         let same = |other: &Found<Graph>| other.content.to_json() == graph.content.to_json();
@@ -31,18 +33,16 @@ pub(super) fn page(found: Folder, folder: &Path) -> anyhow::Result<Page> {
             continue;
         }
         let step = step_of(graph, &found)?;
-        missing.extend(lacking(&step, steps.len(), &graph.path, folder));
+        missing.extend(of_graph(&step, steps.len(), &graph.path, folder));
+        words.push(step_words(&step, graph.content.name()));
         steps.push(step);
     }
     for nodes in &found.nodes {
         if !steps.iter().any(|step| is_profile_of(&nodes.content, step)) {
             let step = step_without_graph(nodes, &found);
-            missing.push(Missing {
-                section: Section::Memory,
-                step: Some(steps.len()),
-                what: format!("graph of {}", step.name),
-                command: profile_command(&step, folder),
-            });
+            let command = step_words(&step, "");
+            missing.push(the_graph(&step, steps.len(), command.as_deref(), folder));
+            words.push(command);
             steps.push(step);
         }
     }
@@ -53,16 +53,7 @@ pub(super) fn page(found: Folder, folder: &Path) -> anyhow::Result<Page> {
         .collect();
     for (index, step) in steps.iter().enumerate() {
         if !comparisons.iter().any(|row| row.model == step.model) {
-            missing.push(Missing {
-                section: Section::Batches,
-                step: Some(index),
-                what: format!("comparison of {} at several batch sizes", step.model),
-                command: format!(
-                    "remat compare {0} --batch-sizes 4,8 --check --csv {1}",
-                    step.model,
-                    folder.join(format!("{}.compare.csv", step.model)).display()
-                ),
-            });
+            missing.push(the_comparison(step, index, words[index].as_deref(), folder));
         }
     }
     let names: Vec<&str> = steps.iter().map(|step| step.name.as_str()).collect();
@@ -73,52 +64,6 @@ pub(super) fn page(found: Folder, folder: &Path) -> anyhow::Result<Page> {
         comparisons,
         missing,
     })
-}
-
-/// What a step with a graph lacks, and how to make it.
-fn lacking(step: &StepReport, index: usize, graph: &Path, folder: &Path) -> Vec<Missing> {
-    let stem = graph.file_name().unwrap_or_default().to_string_lossy();
-    let stem = stem.trim_end_matches(".json").trim_end_matches(".graph");
-    let file = |ending: &str| {
-        folder
-            .join(format!("{stem}.{ending}"))
-            .display()
-            .to_string()
-    };
-    let missing = |section, what: &str, command| Missing {
-        section,
-        step: Some(index),
-        what: format!("{what} of {}", step.name),
-        command,
-    };
-    let mut all = Vec::new();
-    if step.schedules.len() < 2 {
-        let command = format!(
-            "remat plan {} --budget 50% --out {}",
-            graph.display(),
-            file("plan.json")
-        );
-        all.push(missing(Section::Memory, "plan", command.clone()));
-        all.push(missing(Section::Activations, "plan", command));
-    }
-    if step.frontier.is_empty() {
-        let command = format!(
-            "remat frontier {} --out {}",
-            graph.display(),
-            file("frontier.csv")
-        );
-        all.push(missing(Section::Frontier, "frontier", command));
-    }
-    all
-}
-
-fn profile_command(step: &StepReport, folder: &Path) -> String {
-    let batch = step.batch.unwrap_or(4);
-    format!(
-        "remat profile {} --batch-size {batch} --out {}",
-        step.model,
-        folder.display()
-    )
 }
 
 fn step_of(found: &Found<Graph>, folder: &Folder) -> anyhow::Result<StepReport> {
