@@ -8,7 +8,7 @@ use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use remat_graph::{Graph, write_atomically};
+use remat_graph::{Graph, destination, write_atomically};
 use remat_plan::{Action, Planned};
 use remat_report::Chart;
 
@@ -117,15 +117,16 @@ pub(crate) fn check_outputs(
 
 /// Where a file is or will be, however it is named; nothing for what is no file.
 fn place(path: &Path) -> Option<PathBuf> {
-    if let Ok(there) = std::fs::canonicalize(path) {
-        return there.is_file().then_some(there);
+    let path = destination(path);
+    match path.exists() {
+        true => path.is_file().then_some(path),
+        false => Some(
+            folder_of(&path)?
+                .canonicalize()
+                .ok()?
+                .join(path.file_name()?),
+        ),
     }
-    Some(
-        folder_of(path)?
-            .canonicalize()
-            .ok()?
-            .join(path.file_name()?),
-    )
 }
 
 /// The folder that a file is in.
@@ -218,7 +219,7 @@ pub(crate) fn decision_row(
 }
 
 /// Quoted where the text would break the row.
-fn csv_field(text: &str) -> String {
+pub(crate) fn csv_field(text: &str) -> String {
     match text.contains([',', '"', '\n', '\r']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),
         false => text.into(),

@@ -215,6 +215,47 @@ fn files_that_cannot_be_are_told_apart() {
     assert_eq!(folder.files(), ["folder", "text"]);
 }
 
+#[test]
+fn a_file_that_is_named_twice_is_not_written() {
+    let folder = Folder::new("twice");
+    let line = "plan @mlp-b256 --budget 100% --effort 0 --out plan.json";
+    folder.remat(line).works();
+    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../../corpus/mlp-b256.json");
+    std::fs::copy(corpus, folder.0.join("g.json")).expect("it is there");
+    std::os::unix::fs::symlink("g.json", folder.0.join("link")).expect("links work");
+    std::os::unix::fs::symlink("gone", folder.0.join("to-gone")).expect("links work");
+    let before = (
+        folder.files(),
+        folder.read("g.json"),
+        folder.read("plan.json"),
+    );
+    for line in [
+        "plan g.json --budget 100% --out g.json",
+        "plan link --budget 100% --decisions ./g.json",
+        "plan g.json --budget 100% --out new --decisions ./new",
+        "plan g.json --budget 100% --out gone --decisions to-gone",
+        "frontier g.json --out link",
+        "rewrite g.json plan.json --out plan.json",
+        "rewrite g.json plan.json --out new --dot new",
+        "run mlp --weights g.json --save g.json",
+        "run mlp --save new --trace new",
+        "run mlp --resume g.json --save g.json",
+        "report . --out plan.json",
+    ] {
+        folder.remat(line).fails(2, &["named twice"]);
+    }
+    let after = (
+        folder.files(),
+        folder.read("g.json"),
+        folder.read("plan.json"),
+    );
+    assert_eq!(before, after);
+    // A device takes everything.
+    folder
+        .remat("plan g.json --budget 100% --effort 0 --out /dev/null --decisions /dev/null")
+        .works();
+}
+
 /// Sends SIGINT, as Ctrl-C does.
 fn interrupt(child: &std::process::Child) {
     let id = child.id().to_string();

@@ -193,9 +193,50 @@ fn verify_lists_every_violation() {
     let ran = folder.remat("verify @mlp-b256 plan.json");
     assert!(ran.err.lines().count() >= 4, "{}", ran.err);
     ran.fails(4, &["plan.json is not valid", "not live", "peak", "takes"]);
+    let ran = folder.remat("verify @mlp-b256 plan.json --json");
+    let told: serde_json::Value = serde_json::from_str(&ran.out).expect("JSON");
+    ran.fails(4, &["plan.json is not valid"]);
+    assert_eq!(told["valid"], false);
+    let violations = told["violations"].as_array().expect("a list");
+    assert!(violations.len() >= 3, "{told:#}");
     folder
         .remat("verify @vgg16-b32 plan.json")
         .fails(4, &["mlp-b256", "vgg16-b32"]);
+}
+
+#[test]
+fn a_graph_and_its_plan_are_told_apart_and_take_no_flags_of_a_model() {
+    let folder = Folder::new("swapped");
+    let line = "plan @mlp-b256 --budget 100% --effort 0 --out plan.json";
+    folder.remat(line).works();
+    folder
+        .remat("verify plan.json @mlp-b256")
+        .fails(5, &["plan.json", "it is a plan and no graph"]);
+    folder
+        .remat("verify @mlp-b256 @mlp-b256")
+        .fails(5, &["mlp-b256.json", "it is a graph and no plan"]);
+    for flag in ["--budget 50%", "--steps 1", "--threads 2", "--effort 3"] {
+        let name = flag.split(' ').next().expect("a word");
+        folder
+            .remat(&format!("verify @mlp-b256 plan.json {flag}"))
+            .fails(2, &["cannot be used with", name]);
+    }
+    folder
+        .remat("plan @mlp-b256 --batch-size 4 --budget 100%")
+        .fails(2, &["names a file", "--batch-size"]);
+}
+
+#[test]
+fn times_that_are_too_much_for_a_sum_are_the_fault_of_the_graph() {
+    let folder = Folder::new("long");
+    let graph = r#"{"format": "remat.graph/1", "name": "long", "storages": [{"bytes": 1, "role": "activation"}],
+        "nodes": [{"name": "a", "phase": "forward", "time_us": 1e308, "reads": [], "writes": [0]},
+                  {"name": "b", "phase": "backward", "time_us": 1e308, "reads": [0], "writes": []}],
+        "outputs": [], "targets": [1]}"#;
+    std::fs::write(folder.0.join("long.json"), graph).expect("writable");
+    folder
+        .remat("plan long.json --budget 100%")
+        .fails(5, &["long.json", "node n0 (a)", "1e308"]);
 }
 
 #[test]

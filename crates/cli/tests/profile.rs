@@ -97,6 +97,9 @@ fn what_cannot_be_is_refused_before_anything_is_written() {
     folder
         .remat("profile mlp --measured 0")
         .fails(2, &["measured"]);
+    folder
+        .remat("profile mlp --spill-dir .")
+        .fails(2, &["--memory-limit"]);
     let tiny = folder.remat("profile mlp --batch-size 2 --memory-limit 1MiB --out .");
     tiny.fails(3, &["alone needs", "limit of 1.00 MiB"]);
     assert!(folder.files().is_empty(), "{:?}", folder.files());

@@ -31,6 +31,24 @@ fn a_plan_is_rewritten_explained_and_drawn() {
 }
 
 #[test]
+fn what_is_rebuilt_from_nothing_says_so() {
+    let folder = Folder::new("from-nothing");
+    let graph = r#"{"format": "remat.graph/1", "name": "g", "outputs": [2],
+        "storages": [{"bytes": 10, "role": "activation"}, {"bytes": 4, "role": "activation"},
+                     {"bytes": 4, "role": "gradient"}],
+        "nodes": [{"name": "mask", "phase": "forward", "time_us": 1, "reads": [], "writes": [0]},
+                  {"name": "drop", "phase": "forward", "time_us": 1, "reads": [0], "writes": [1]},
+                  {"name": "back", "phase": "backward", "time_us": 1, "reads": [0, 1], "writes": [2]}]}"#;
+    let plan = r#"{"format": "remat.plan/1", "graph": "g", "budget_bytes": 18, "peak_bytes": 18, "time_us": 4,
+        "steps": [{"run": 0}, {"run": 1}, {"free": 0}, {"run": 0}, {"run": 2}, {"free": 0}, {"free": 1}]}"#;
+    for (name, text) in [("g.json", graph), ("p.json", plan)] {
+        std::fs::write(folder.0.join(name), text).expect("writable");
+    }
+    let out = folder.remat("rewrite g.json p.json --explain").works();
+    assert!(out.contains("starts from nothing\n"), "{out}");
+}
+
+#[test]
 fn a_plan_of_another_graph_is_refused_and_nothing_is_written() {
     let folder = Folder::new("other");
     folder

@@ -198,11 +198,40 @@ fn what_makes_no_sense_is_refused() {
     folder
         .remat("run mlp --budget much")
         .fails(2, &["unknown unit"]);
-    let missing = "run mlp --batch-size 2 --steps 1 --resume nothing.safetensors";
-    folder.remat(missing).fails(5, &["nothing.safetensors"]);
-    folder
-        .remat("run mlp --batch-size 2 --steps 1 --weights nothing.safetensors")
-        .fails(5, &["nothing.safetensors"]);
+    for (flags, word) in [
+        ("--threads 1025", "more than 1024"),
+        ("--steps 0", "--steps"),
+        ("--check", "--budget"),
+        ("--check --budget 90% --plain", "--plain"),
+        ("--profile .", "--budget"),
+        ("--profile . --budget 90% --plain", "--plain"),
+        ("--report", "give a --budget"),
+        ("--report --budget 90% --plain", "the plain step has none"),
+    ] {
+        let line = format!("run mlp --batch-size 2 {flags}");
+        folder.remat(&line).fails(2, &[word]);
+    }
+    for flag in ["--resume", "--weights"] {
+        let line = format!("run mlp --budget 90% {flag} nothing.safetensors");
+        let ran = folder.remat(&line);
+        assert_eq!(ran.out, "", "refused before anything is done");
+        ran.fails(5, &["cannot read nothing.safetensors"]);
+    }
+    assert_eq!(folder.files(), [""; 0]);
+}
+
+#[test]
+fn a_run_goes_on_from_its_own_checkpoint_until_nothing_is_left() {
+    let folder = Folder::new("goes-on");
+    let run = |flags: &str| folder.remat(&format!("run {SMALL} --json {flags}"));
+    run("--steps 1 --checkpoint c").works();
+    let second = json(&run("--steps 2 --resume c --checkpoint c").works());
+    assert_eq!(losses(&second).len(), 1);
+    let third = run("--steps 2 --resume c --checkpoint c");
+    assert!(third.err.contains("give more --steps"), "{}", third.err);
+    assert_eq!(losses(&json(&third.works())), []);
+    std::fs::write(folder.0.join("empty"), "").expect("writable");
+    run("--resume empty").fails(5, &["empty", "it is no checkpoint"]);
 }
 
 #[test]
@@ -227,12 +256,24 @@ fn a_comparison_has_a_row_for_each_batch_size_and_two_charts() {
     for picture in ["transformer-tiny_peak_memory", "transformer-tiny_latency"] {
         assert!(folder.read(&format!("c/{picture}.svg")).contains("planned"));
     }
-    let out = folder
-        .remat(&format!(
-            "compare {step} --batch-sizes 4 --budget 1MiB --steps 1"
-        ))
-        .works();
-    assert!(out.contains("no plan fits in 1.00 MiB"), "{out}");
+}
+
+#[test]
+fn a_comparison_without_any_plan_is_written_and_fails() {
+    let folder = Folder::new("compare-nothing");
+    let line = "compare transformer-tiny --optimizer sgd --effort 0 --batch-sizes 4 --budget 1MiB --steps 1 --json";
+    let ran = folder.remat(&format!("{line} --csv t.csv"));
+    let rows = json(&ran.out);
+    ran.fails(3, &["no batch size has a plan that fits"]);
+    let remark = rows[0]["remark"].as_str().expect("a remark");
+    assert!(remark.contains("no plan fits in 1.00 MiB; the"), "{remark}");
+    assert!(folder.read("t.csv").contains(remark));
+
+    let rows = json(&folder.remat(&format!("{line} --or-smallest")).works());
+    let bytes = |column: &str| rows[0][column].as_u64().expect(column);
+    assert!(bytes("budget_bytes") > 1 << 20);
+    assert!(bytes("measured_peak_bytes") <= bytes("budget_bytes"));
+    assert!(rows[0]["remark"].is_null());
 }
 
 #[test]
@@ -312,5 +353,9 @@ fn a_batch_that_this_machine_cannot_hold_is_told_in_its_row() {
     assert!(remark.contains("this machine has"), "{remark}");
     folder
         .remat("run transformer-tiny --optimizer sgd --batch-size 400000 --steps 1")
-        .fails(3, &["does not fit in memory"]);
+        .fails(3, &["does not fit in memory", "not fit either"]);
+    // Not even the position ids of this one would fit.
+    folder
+        .remat("plan transformer-tiny --batch-size 100000000 --budget 50%")
+        .fails(3, &["this machine has"]);
 }

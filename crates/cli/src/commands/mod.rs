@@ -71,9 +71,9 @@ pub(crate) struct Planning {
     /// Which algorithm decides [default: search]
     #[arg(long, value_parser = ["search", "mutwo", "sqrt", "blocks"])]
     strategy: Option<String>,
-    /// How much work to spend, 0 (the first plan) to 10; each level is twice the one below
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(0..=10))]
-    effort: u8,
+    /// How much work to spend, 0 (the first plan) to 10; each level is twice the one below [default: 5]
+    #[arg(long, value_parser = clap::value_parser!(u8).range(0..=10))]
+    effort: Option<u8>,
     /// Stop after this many seconds with the best plan so far
     #[arg(long, value_name = "SECONDS", allow_hyphen_values = true)]
     time_limit: Option<f64>,
@@ -83,8 +83,15 @@ impl Planning {
     pub(crate) fn options(&self) -> Options {
         Options {
             strategy: self.strategy().unwrap_or(Strategy::Search),
-            effort: Effort::new(self.effort).expect("clap allows no other level"),
+            effort: self.effort.map_or(Effort::default(), |level| {
+                Effort::new(level).expect("clap allows no other level")
+            }),
         }
+    }
+
+    /// Whether it was said how much work to spend.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.effort.is_some() || self.time_limit.is_some()
     }
 
     /// The algorithm that was asked for.

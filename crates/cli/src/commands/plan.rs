@@ -68,6 +68,9 @@ fn check_without_edges(arguments: &Arguments) -> Result<(), UsageError> {
     let strategy = arguments.planning.strategy();
     let why = match strategy.filter(|s| *s != Strategy::Mutwo) {
         Some(strategy) => format!("the strategy {} needs a graph", strategy.name()),
+        None if arguments.planning.is_limited() => {
+            "a search, which an effort or a time limit bounds, needs a graph".into()
+        }
         None if arguments.reported.is_wanted() => "a report needs a graph".into(),
         None if arguments.verbose => {
             "a list of activations with their reasons needs a graph".into()
@@ -93,7 +96,6 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             activation_stats.as_ref(),
         ],
     )?;
-    arguments.reported.folder()?;
     let limit = arguments.planning.limit()?;
     let Some(path) = &arguments.graph else {
         check_without_edges(arguments)?;
@@ -104,6 +106,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             arguments.json,
         );
     };
+    arguments.reported.folder()?;
     let graph = input::graph_or_model(path, arguments.batch_size)?;
     let plain_peak = Timeline::natural(&graph).peak;
     let budget = arguments.budget.resolve(plain_peak);

@@ -106,11 +106,14 @@ fn explain(rewritten: &Rewritten, extraction: &Extraction) -> String {
         Some(id) => graph.node(id).name.as_str(),
         None => "the end of the step",
     };
+    let sources = match extraction.sources.is_empty() {
+        true => "nothing".into(),
+        false => storages(&extraction.sources).join(", "),
+    };
     format!(
-        "{} ({}), before {before}\n  runs {}\n  starts from {}\n",
+        "{} ({}), before {before}\n  runs {}\n  starts from {sources}\n",
         graph.storage_name(extraction.storage),
         graph.storage(extraction.storage).bytes,
         nodes(&extraction.nodes).join(", "),
-        storages(&extraction.sources).join(", "),
     )
 }

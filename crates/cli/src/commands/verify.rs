@@ -22,7 +22,10 @@ pub(crate) struct Arguments {
     /// The plan, a remat.plan/1 file
     #[arg(
         required_unless_present = "numeric",
-        conflicts_with_all = ["numeric", "numeric_arguments", "Training", "Planning"]
+        conflicts_with_all = [
+            "numeric", "batch_size", "budget", "steps", "image_size", "sequence", "optimizer", "learning_rate",
+            "threads", "seed", "strategy", "effort", "time_limit",
+        ]
     )]
     plan: Option<PathBuf>,
     /// Plan and run a model, and compare every number with the plain step's
@@ -69,4 +72,24 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         audit.time
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Arguments;
+    use clap::Args as _;
+
+    /// A flag that is added for `--numeric` must be added to the conflicts, too.
+    #[test]
+    fn a_plan_excludes_every_flag_of_numeric() {
+        let verify = Arguments::augment_args(clap::Command::new("verify"));
+        let argument = |name: &str| verify.get_arguments().find(|a| a.get_id() == name);
+        let plan = argument("plan").expect("it takes a plan");
+        let excluded = verify.get_arg_conflicts_with(plan);
+        for other in verify.get_arguments() {
+            let shared = ["graph", "plan", "json"].map(|name| other.get_id() == name);
+            let is_excluded = excluded.iter().any(|a| a.get_id() == other.get_id());
+            assert_ne!(is_excluded, shared.contains(&true), "{}", other.get_id());
+        }
+    }
 }

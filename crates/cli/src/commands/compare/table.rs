@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use remat_report::Compared;
 
 use super::{Planned, Row};
+use crate::output::csv_field;
 use crate::summary::percent;
 
 /// Cells under each other, no wider than a terminal of 80 columns.
@@ -147,7 +148,7 @@ pub(crate) fn csv(model: &str, strategy: &str, rows: &[Row]) -> String {
             planned
                 .filter(|p| p.checked)
                 .map_or(String::new(), |_| "yes".into()),
-            row.remark().replace([',', ';'], "."),
+            csv_field(&row.remark()),
         ];
         writeln!(csv, "{}", cells.join(",")).expect("writing to a string cannot fail");
     }
@@ -173,7 +174,7 @@ pub(crate) fn json(model: &str, strategy: &str, rows: &[Row]) -> Vec<Value> {
             "predicted_overhead_percent": planned.map(|p| 100.0 * p.fitted.planned.overhead()),
             "recomputed": planned.map(|p| p.fitted.audit.recomputed),
             "bit_equal": planned.filter(|p| p.checked).map(|_| true),
-            "remark": row.remark(),
+            "remark": Some(row.remark()).filter(|remark| !remark.is_empty()),
         })
     };
     rows.iter().map(one).collect()
