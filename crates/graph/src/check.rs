@@ -83,24 +83,26 @@ fn check_ids(parts: &GraphParts) -> Result<(), GraphError> {
     Ok(())
 }
 
-/// All sizes together fit in 64 bits, so that no sum of live bytes can overflow. Each storage
-/// counts twice, since a re-run node may hold a second copy of an output for one step.
+/// The most bytes that a graph may have in all. What lies between this and 2^63 is for sums and differences of sums, with or
+/// without a sign: so none of them overflows.
+const MOST_BYTES: Bytes = Bytes(1 << 61);
+
+/// All sizes together are bounded. Each storage counts twice, since a re-run node may hold a second copy of an output for one
+/// step.
 fn check_sizes(parts: &GraphParts) -> Result<(), GraphError> {
     let mut sum = Bytes::ZERO;
+    let mut add = |bytes: Bytes, at: &dyn Fn() -> String| {
+        let all = sum.checked_add(bytes).filter(|&all| all <= MOST_BYTES);
+        sum = all.ok_or_else(|| GraphError::SizeOverflow { at: at() })?;
+        Ok(())
+    };
     for (i, storage) in parts.storages.iter().enumerate() {
-        sum = sum
-            .checked_add(storage.bytes)
-            .and_then(|sum| sum.checked_add(storage.bytes))
-            .ok_or_else(|| GraphError::SizeOverflow {
-                at: format!("storage {i}"),
-            })?;
+        let at = || format!("storage {i}");
+        add(storage.bytes, &at)?;
+        add(storage.bytes, &at)?;
     }
     for (id, node) in nodes(parts) {
-        sum = sum
-            .checked_add(node.workspace)
-            .ok_or_else(|| GraphError::SizeOverflow {
-                at: format!("node {id} ({})", node.name),
-            })?;
+        add(node.workspace, &|| format!("node {id} ({})", node.name))?;
     }
     Ok(())
 }

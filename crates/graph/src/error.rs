@@ -20,7 +20,9 @@ pub enum GraphError {
     },
     #[error("storage {storage}: size {text} is not a whole number of bytes below 2^64")]
     Size { storage: usize, text: String },
-    #[error("the sizes of all storages and scratch add up to more than 2^64 bytes (at {at})")]
+    #[error(
+        "the sizes of all storages and scratch add up to more than 2^61 bytes (at {at}), storages counted twice"
+    )]
     SizeOverflow { at: String },
     #[error(
         "node {id} ({name}) {how} storage {storage}, but there are only {count} storages (0 to {})",

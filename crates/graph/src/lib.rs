@@ -7,7 +7,7 @@
 //!
 //! In: `remat.graph/1` and `remat.plan/1` text, or parts built in memory. Out: checked values.
 //! A `Graph` that exists is valid: every id is in range, every storage has exactly one writer, the
-//! order of the nodes is a valid order, and the sum of all bytes fits in 64 bits.
+//! order of the nodes is a valid order, and all bytes together are fewer than 2^61.
 //!
 //! This crate reads no clock, does no IO beyond files of the two formats and how files are replaced, and depends on no other crate of
 //! the workspace.

@@ -207,7 +207,7 @@ fn sizes_that_are_no_sizes() {
         "sum",
         r#""bytes": 4,"#,
         &format!(r#""bytes": {most},"#),
-        &["2^64", "storage 1"],
+        &["2^61", "storage 1"],
     );
     check(
         "scratch",

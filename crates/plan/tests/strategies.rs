@@ -144,3 +144,44 @@ fn frontiers_are_monotone_in_both_directions() {
         }
     }
 }
+
+/// `n0` makes s1, which stays, and s2. By the rules it may run again for s2, and its second s1 is dropped. Then the 100 µs of
+/// `X` are spent once.
+fn with_an_output_that_stays(role: &str, update: &str) -> Graph {
+    let text = format!(
+        r#"{{"format": "remat.graph/1",
+        "storages": [{{"bytes": 1, "role": "input"}}, {{"bytes": 7, "role": "{role}"}},
+            {{"bytes": 10, "role": "activation"}}, {{"bytes": 1, "role": "activation"}},
+            {{"bytes": 10, "role": "activation"}}, {{"bytes": 1, "role": "activation"}},
+            {{"bytes": 1, "role": "activation"}}, {{"bytes": 1, "role": "activation"}}],
+        "nodes": [
+        {{"name": "x", "phase": "input", "time_us": 0, "reads": [], "writes": [0]}},
+        {{"name": "n0", "phase": "forward", "time_us": 2, "reads": [0], "writes": [1, 2]}},
+        {{"name": "touch", "phase": "forward", "time_us": 1, "reads": [1], "writes": [3]{update}}},
+        {{"name": "X", "phase": "forward", "time_us": 100, "reads": [0], "writes": [4, 5]}},
+        {{"name": "n2", "phase": "forward", "time_us": 1, "reads": [3, 5], "writes": [6],
+          "workspace_bytes": 25}},
+        {{"name": "end", "phase": "backward", "time_us": 1, "reads": [2, 4, 6], "writes": [7]}}],
+        "outputs": [7], "targets": []}}"#
+    );
+    Graph::from_json(&text).expect("a graph")
+}
+
+#[test]
+fn a_bound_holds_for_the_plans_of_every_strategy() {
+    let updated = r#", "updates": [1], "recompute": false"#;
+    let persistent = with_an_output_that_stays("optimizer_state", "");
+    for graph in [persistent, with_an_output_that_stays("activation", updated)] {
+        let planned = |strategy, budget| plan(&graph, budget, &options(strategy), &mut NoWatch);
+        for budget in (20..60).map(Bytes) {
+            let answers = Strategy::ALL.map(|strategy| planned(strategy, budget));
+            let found = answers.iter().flatten();
+            for (one, other) in found
+                .clone()
+                .flat_map(|a| found.clone().map(move |b| (a, b)))
+            {
+                assert!(one.lower_bound <= other.plan.time, "at {budget}");
+            }
+        }
+    }
+}

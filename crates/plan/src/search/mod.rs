@@ -57,7 +57,7 @@ pub(crate) fn draft(
     watch: &mut dyn Watch,
 ) -> Draft {
     let model = Model::new(graph, &needed_nodes(graph));
-    let limit = i64::try_from(budget.get()).unwrap_or(i64::MAX);
+    let limit = signed(budget);
     match exact(&model, limit) {
         Exact::Fastest(order) => {
             let best = Found::of_order(&model, &order);
@@ -91,10 +91,15 @@ pub(crate) fn lowest(
     watch: &mut dyn Watch,
 ) -> Draft {
     let model = Model::new(graph, &needed_nodes(graph));
-    let floor = i64::try_from(floor.get()).unwrap_or(i64::MAX);
+    let floor = signed(floor);
     let work = work(&model, options.effort) * LOWEST.0 / LOWEST.1;
     let (best, stopped) = lowest::lowest(&model, floor, work, watch);
     finished(&model, &best, work, stopped)
+}
+
+/// Bytes as a number with a sign. A graph's sizes add up to 2^61 at most, so a budget above that is as good as this.
+fn signed(bytes: Bytes) -> i64 {
+    bytes.get().min(1 << 62).cast_signed()
 }
 
 /// A draft with the least time as its bound.
@@ -120,7 +125,7 @@ fn work(model: &Model, effort: Effort) -> u64 {
 /// No schedule under `budget` takes less time than this.
 pub(crate) fn time_bound(graph: &Graph, budget: Bytes, effort: Effort) -> Micros {
     let model = Model::new(graph, &needed_nodes(graph));
-    let limit = i64::try_from(budget.get()).unwrap_or(i64::MAX);
+    let limit = signed(budget);
     Micros(bound_of(&model, limit, effort))
 }
 

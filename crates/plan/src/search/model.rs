@@ -131,7 +131,7 @@ impl Model {
         for n in graph.nodes() {
             let is_run = n.phase != Phase::Input;
             time.push(n.time.get());
-            workspace.push(signed(n.workspace));
+            workspace.push(super::signed(n.workspace));
             reads.push(n.reads.iter().filter(managed).map(|s| s.0));
             let made = n.writes.iter().filter(|s| is_run && managed(s));
             writes.push(made.map(|s| s.0));
@@ -187,7 +187,7 @@ impl Model {
                 .storage_ids()
                 .map(|s| match constant(s) {
                     true => 0,
-                    false => signed(graph.storage(s).bytes),
+                    false => super::signed(graph.storage(s).bytes),
                 })
                 .collect(),
             writer: graph
@@ -202,7 +202,7 @@ impl Model {
             base: graph
                 .storage_ids()
                 .filter(|&s| constant(s))
-                .map(|s| signed(graph.storage(s).bytes))
+                .map(|s| super::signed(graph.storage(s).bytes))
                 .sum(),
             source,
             natural: std::iter::once(source as u32)
@@ -252,11 +252,6 @@ impl Model {
         }
         during
     }
-}
-
-fn signed(bytes: remat_graph::Bytes) -> i64 {
-    // A graph's sizes add up to less than 2^64; half of that is still beyond any machine.
-    i64::try_from(bytes.get()).unwrap_or(i64::MAX / 4)
 }
 
 /// For each node, those that it may not run after, and those that may not run after it.
