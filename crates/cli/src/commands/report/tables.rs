@@ -108,10 +108,10 @@ mod tests {
     fn an_empty_cell_of_a_comparison_is_no_value() {
         let text = "model,batch_size,strategy,budget_bytes,plain_peak_bytes,predicted_peak_bytes,measured_peak_bytes,\
                     reduction_percent,plain_seconds,planned_seconds,overhead_percent,predicted_overhead_percent,recomputed,bit_equal,remark\n\
-                    m,4,search,5,10,,,,,,,,,,no plan fits\nm,8,search,5,10,5,5,50,1.5,2,33,30,7,yes,\n";
+                    m,4,search,5,10,,,,,,,,,,\"no plan, not one\"\nm,8,search,5,10,5,5,50,1.5,2,33,30,7,yes,\n";
         let rows = comparisons(Path::new("c.csv"), text).expect("a comparison");
         assert_eq!((rows[0].planned_peak, rows[0].bit_equal), (None, false));
-        assert_eq!(rows[0].remark, "no plan fits");
+        assert_eq!(rows[0].remark, "no plan, not one");
         assert_eq!((rows[1].planned_peak, rows[1].bit_equal), (Some(5), true));
         assert_eq!(rows[1].predicted_overhead, Some(0.3));
     }
