@@ -23,6 +23,7 @@ from remat.errors import InfeasibleBudget, InvalidInput, RematError, Unsupported
 from remat.joint import Joint
 from remat.lower import lower
 from remat.optimizer import state_bytes
+from remat.outstanding import UNREAD, resident_bytes, unread_bytes
 from remat.planning import Budget, Planned, Settings, Strategy, plan_joint
 from remat.timing import Profile
 
@@ -116,9 +117,12 @@ class StepProfile:
 def profile(
     model: torch.nn.Module, inputs: Batch, *, profile: Profile = "measure", name: str | None = None
 ) -> StepProfile:
-    """Times every operation of the model's training step, alone and without running the step."""
+    """Times every operation of the model's training step, alone and without running the step.
+
+    Parameters and buffers that the step does not read count as held.
+    """
     joint = capture(model, inputs)
-    lowered = lower(joint, name or type(model).__name__)
+    lowered = lower(joint, name or type(model).__name__, _unread(model, joint))
     graph, guessed = planning.timed(joint, lowered, Settings(1.0, profile))
     args, kwargs = _arguments(inputs)
     tensors = [value for value in [*args, *kwargs.values()] if isinstance(value, torch.Tensor)]
@@ -153,7 +157,8 @@ def max_batch(
 ) -> LargestBatch:
     """The largest batch size that trains in `budget`. `make_batch(n)` gives the model's arguments for a batch of `n`.
 
-    Sizes are doubled while they fit, then halved in; the peak is taken to grow with the batch. Nothing of the model runs.
+    Sizes are doubled while they fit, then halved in; the peak is taken to grow with the batch. Nothing of the model runs. What counts is
+    what `compile` counts.
     """
     if isinstance(budget, float) or (isinstance(budget, str) and "%" in budget):
         raise InvalidInput('a share of the plain peak depends on the batch: give the budget in bytes, such as "8GiB"')
@@ -167,7 +172,8 @@ def max_batch(
         nonlocal allowed
         if size not in known:
             joint = capture(model, make_batch(size))
-            graph, _ = planning.timed(joint, lower(joint, f"batch {size}", held), settings)
+            lowered = lower(joint, f"batch {size}", held | _unread(model, joint))
+            graph, _ = planning.timed(joint, lowered, settings)
             allowed = settings.bytes_for(graph)
             try:
                 peak = _native.plan(graph, allowed, strategy=strategy, effort=FEASIBLE_EFFORT).peak
@@ -179,6 +185,12 @@ def max_batch(
     size = _largest(lambda n: attempt(n)[1] is not None)
     plain = _largest(lambda n: attempt(n)[0])
     return LargestBatch(size, plain, (attempt(size)[1] or 0) if size else 0, allowed)
+
+
+def _unread(model: torch.nn.Module, joint: Joint) -> dict[str, int]:
+    """The bytes of parameters and buffers that the step does not read, as something that is held."""
+    size = unread_bytes(joint, resident_bytes(model))
+    return {UNREAD: size} if size else {}
 
 
 def _largest(fits: Callable[[int], bool]) -> int:

@@ -2,9 +2,10 @@
 
 A plan is found by a hash of everything that it depends on: the graph with its sizes, the budget, the strategy and its effort,
 where the times are from, the device, and the versions of PyTorch and Remat. A file holds the timed graph and the plan; whoever reads it
-has it checked like a new one.
+has it compared with what was asked for, and checked like a new one.
 
-The folder is `$REMAT_CACHE`, or `remat` in the user's cache folder. `REMAT_CACHE=off` keeps plans in memory only.
+The folder is `$REMAT_CACHE` (`~` is the user's home), or `remat` in the user's cache folder. `REMAT_CACHE=off`, in any case, keeps plans in
+memory only.
 """
 
 from __future__ import annotations
@@ -16,16 +17,18 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from remat.errors import InvalidInput
+
 FORMAT = "remat.cache/1"
 
 
 def folder() -> Path | None:
     """Where plans are kept; None if they are not."""
     given = os.environ.get("REMAT_CACHE", "")
-    if given == "off":
+    if given.lower() == "off":
         return None
     if given:
-        return Path(given)
+        return Path(given).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "remat"
 
 
@@ -35,15 +38,21 @@ def key_of(graph: str, about: Mapping[str, object]) -> str:
 
 
 def load(key: str) -> tuple[str, str] | None:
-    """The timed graph and the plan, or None if there is no readable file."""
+    """The timed graph and the plan, or None if there is no file. A file that is no such pair is an `InvalidInput` error."""
     where = folder()
     if where is None:
         return None
     try:
-        entry = json.loads((where / f"{key}.json").read_text())
-        return (entry["graph"], entry["plan"]) if entry["format"] == FORMAT else None
-    except (OSError, ValueError, KeyError, TypeError):
+        text = (where / f"{key}.json").read_bytes()
+    except OSError:
         return None
+    try:
+        entry = json.loads(text)
+        if entry["format"] == FORMAT:
+            return str(entry["graph"]), str(entry["plan"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InvalidInput(f"it is no {FORMAT} ({type(error).__name__}: {error})") from error
+    raise InvalidInput(f"its format is {entry['format']!r}, not {FORMAT!r}")
 
 
 def store(key: str, graph: str, plan: str) -> None:

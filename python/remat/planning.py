@@ -203,9 +203,9 @@ def _find(joint: Joint, lowered: Lowered, settings: Settings, decide: Decide | N
         found.guessed = guessed
         return found
     key = caching.key_of(lowered.text, _about(joint, settings))
-    stored = _from_disk(key)
+    stored = _from_disk(key, lowered, settings)
     if stored is not None:
-        return Found(*stored, from_disk=True)
+        return stored
     graph, guessed = timed(joint, lowered, settings)
     plan = plan_graph(graph, settings, settings.bytes_for(graph))
     _refuse_violations(graph, plan)
@@ -253,17 +253,35 @@ def _device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
 
 
-def _from_disk(key: str) -> tuple[_native.Graph, _native.Plan] | None:
-    texts = caching.load(key)
-    if texts is None:
-        return None
+def _from_disk(key: str, lowered: Lowered, settings: Settings) -> Found | None:
+    """The plan of an earlier run, if it is one for this graph and budget."""
     try:
+        texts = caching.load(key)
+        if texts is None:
+            return None
         graph, plan = _native.Graph.from_json(texts[0]), _native.Plan.from_json(texts[1])
+        _refuse_another(graph, plan, lowered, settings)
         _refuse_violations(graph, plan)
-    except RematError as error:
+    except Exception as error:  # Whatever is wrong with a file, training goes on.
         warnings.warn(f"the plan {key} on disk is damaged and is made anew: {error}", stacklevel=2)
         return None
-    return graph, plan
+    return Found(graph, plan, from_disk=True)
+
+
+def _refuse_another(graph: _native.Graph, plan: _native.Plan, lowered: Lowered, settings: Settings) -> None:
+    """A stored plan must be one for this graph, times aside, and this budget."""
+    if _without_times(graph) != _without_times(_native.Graph.from_json(lowered.text)):
+        raise InvalidInput("it is of another graph")
+    wanted = settings.bytes_for(graph)
+    if plan.budget != wanted:
+        raise InvalidInput(f"its budget is {plan.budget} bytes and not {wanted}")
+
+
+def _without_times(graph: _native.Graph) -> dict[str, Any]:
+    file: dict[str, Any] = json.loads(graph.to_json())
+    for node in file["nodes"]:
+        node["time_us"] = 0.0
+    return file
 
 
 def timed(joint: Joint, lowered: Lowered, settings: Settings) -> tuple[_native.Graph, list[str]]:

@@ -58,6 +58,15 @@ class Batches(Case):
         with self.assertRaises(remat.InfeasibleBudget):
             compiled(Layers(), budget)(torch.randn(largest.size + 1, 32))
 
+    def test_parameters_that_are_not_read_count(self) -> None:
+        model, x = Layers(depth=2), torch.randn(BATCH, 32)
+        before = remat.profile(model, x, profile="roofline").graph.peak
+        model.unread = torch.nn.Parameter(torch.zeros(1000))
+        model.register_buffer("idle", torch.zeros(500))
+        self.assertEqual(remat.profile(model, x, profile="roofline").graph.peak, before + 6000)
+        small = remat.max_batch(model, lambda n: torch.randn(n, 32), budget=before)
+        self.assertLess(small.plain_size, BATCH)
+
     def test_a_share_is_refused_and_too_little_is_nothing(self) -> None:
         for budget in (0.5, "50%"):
             with self.assertRaisesRegex(remat.InvalidInput, "bytes"):
@@ -84,8 +93,6 @@ class Tools(Case):
         expected = [p.grad for p in model.parameters()]
         given = [gradient for gradient in gradients if gradient is not None]
         self.assertTrue(all(torch.equal(a, b) for a, b in zip(given, expected, strict=True)))
-
-
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import remat
-from remat import planning
+from remat import caching, planning
 from remat.module import session_of
 
 
@@ -241,14 +241,35 @@ class Caching(Case):
             self.assertFalse(session_of(planned).planned[0].from_disk)
 
     def test_a_damaged_file_is_said_and_made_anew(self) -> None:
-        compiled(Layers())(torch.randn(BATCH, 32))
+        depth = {"depth": 2}
+        compiled(Layers(**depth), 1.0)(torch.randn(BATCH, 32))
         (file,) = Path(self.folder).glob("*.json")
-        file.write_text(file.read_text().replace("peak_bytes", "peek_bytes"))
-        torch._dynamo.reset()
-        planned = compiled(Layers())
-        with self.assertWarnsRegex(UserWarning, "damaged"):
-            planned(torch.randn(BATCH, 32))
-        self.assertFalse(session_of(planned).planned[0].from_disk)
+        good = file.read_text()
+        for bad in (good.replace("peak_bytes", "peek_bytes"), "", "[]", good[:100], '{"format": "remat.cache/1", "graph": 3, "plan": []}'):
+            file.write_text(bad)
+            torch._dynamo.reset()
+            planned = compiled(Layers(**depth), 1.0)
+            with self.assertWarnsRegex(UserWarning, "damaged"):
+                planned(torch.randn(BATCH, 32))
+            self.assertFalse(session_of(planned).planned[0].from_disk)
+
+    def test_a_file_with_another_plan_is_not_taken(self) -> None:
+        entries = []
+        for depth, budget in ((2, 1.0), (3, 1.0), (2, 0.9)):
+            torch._dynamo.reset()
+            compiled(Layers(depth=depth), budget)(torch.randn(BATCH, 32))
+            (new,) = set(Path(self.folder).glob("*.json")) - {file for file, _ in entries}
+            entries.append((new, new.read_text()))
+        for (_, other), why in zip(entries[1:], ("another graph", "its budget"), strict=True):
+            entries[0][0].write_text(other)
+            torch._dynamo.reset()
+            with self.assertWarnsRegex(UserWarning, why):
+                compiled(Layers(depth=2), 1.0)(torch.randn(BATCH, 32))
+
+    def test_where_plans_are_kept(self) -> None:
+        for given, expected in (("OFF", None), ("off", None), ("~/plans", Path.home() / "plans"), ("/plans", Path("/plans"))):
+            with mock.patch.dict(os.environ, REMAT_CACHE=given):
+                self.assertEqual(caching.folder(), expected)
 
 
 class Module(Case):
