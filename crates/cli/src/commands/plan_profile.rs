@@ -9,7 +9,9 @@ use remat_graph::{Budget, Bytes, Micros};
 use remat_plan::mutwo::{
     ActivationLevel, ActivationPlan, Choice, ProfiledActivation, plan_activations,
 };
-use remat_profile::{ActivationStats, Gtype, NodeStats, read_activation_stats, read_node_stats};
+use remat_profile::{
+    ActivationStats, Gtype, NodeStats, ProfileError, read_activation_stats, read_node_stats,
+};
 use serde_json::json;
 
 use super::plan::Profile;
@@ -23,13 +25,14 @@ pub(crate) fn run(
     decisions: Option<&Path>,
     json: bool,
 ) -> anyhow::Result<()> {
-    let (Some(nodes), Some(activations)) = (&profile.node_stats, &profile.activation_stats) else {
+    let (Some(node_file), Some(activation_file)) = (&profile.node_stats, &profile.activation_stats)
+    else {
         return Err(
             UsageError("give a graph, or both --node-stats and --activation-stats".into()).into(),
         );
     };
-    let nodes = read_node_stats(nodes)?;
-    let activations = read_activation_stats(activations)?;
+    let nodes = read_node_stats(node_file)?;
+    let activations = read_activation_stats(activation_file)?;
     output::note("without edges mutwo works at the level of activations; there is no schedule");
     let missing: Vec<&str> = nodes
         .missing
@@ -42,6 +45,7 @@ pub(crate) fn run(
             "the files lack {missing}; planning goes on without"
         ));
     }
+    check_ranks(node_file, &nodes.rows)?;
     let (level, rows) = activation_level(&nodes.rows, &activations.rows);
     if profile.swap && level.activations.iter().all(|a| a.swap_time.is_none()) {
         let why = "--swap needs the column avg_swap_time_s, which the activation table lacks";
@@ -62,13 +66,41 @@ pub(crate) fn run(
     Ok(())
 }
 
-/// The profile as the planner takes it, and which row of the file each of its activations is. An
-/// activation that the backward pass does not use, or that cannot be made again, is kept anyway.
+/// A rank is a node's position in the step: below the number of rows, and no other row's.
+fn check_ranks(file: &Path, nodes: &[NodeStats]) -> Result<(), ProfileError> {
+    let bad = |index: usize, why: String| ProfileError::Csv {
+        path: file.to_owned(),
+        message: format!(
+            "row {} ({}): `rank` is {}, {why}; a rank is a node's position in the step, from 0",
+            index + 1,
+            nodes[index].name,
+            nodes[index].rank
+        ),
+    };
+    let mut row_of = vec![None; nodes.len()];
+    for (index, node) in nodes.iter().enumerate() {
+        let Some(row) = row_of.get_mut(node.rank as usize) else {
+            let why = format!("but the file has only {} rows", nodes.len());
+            return Err(bad(index, why));
+        };
+        if let Some(other) = row.replace(index) {
+            return Err(bad(
+                index,
+                format!("which is also that of row {}", other + 1),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The profile as the planner takes it, and which row of the file each of its activations is. Ranks have
+/// been checked. An activation that the backward pass does not use, or that cannot be made again, is kept
+/// anyway.
 fn activation_level(
     nodes: &[NodeStats],
     activations: &[ActivationStats],
 ) -> (ActivationLevel, Vec<usize>) {
-    let ranks = nodes.iter().map(|n| n.rank as usize + 1).max().unwrap_or(0);
+    let ranks = nodes.len();
     let mut level = ActivationLevel {
         run_time: vec![Micros::ZERO; ranks],
         peak_bytes: vec![Bytes::ZERO; ranks],
@@ -184,5 +216,53 @@ fn print(level: &ActivationLevel, plan: &ActivationPlan, budget: Bytes, json: bo
     );
     if swapped.0 > 0 {
         println!("swapped      {} activations, {}", swapped.0, swapped.1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use remat_profile::{Kind, Seconds};
+
+    use super::*;
+
+    fn node(rank: u32) -> NodeStats {
+        NodeStats {
+            rank,
+            name: format!("node_{rank}"),
+            kind: Kind::Activation,
+            gtype: Gtype::Forward,
+            run_time: Seconds::default(),
+            peak_mem: Bytes(1),
+            active_mem: Bytes(1),
+            device: "cpu".into(),
+        }
+    }
+
+    #[track_caller]
+    fn check_refused(ranks: &[u32], words: &str) {
+        let nodes: Vec<NodeStats> = ranks.iter().copied().map(node).collect();
+        let error = check_ranks(Path::new("nodes.csv"), &nodes).expect_err("bad ranks");
+        assert!(error.to_string().contains(words), "{error}");
+        let code = format!("{:?}", crate::exit::code(&error.into()));
+        let file = std::process::ExitCode::from(crate::exit::BAD_FILE);
+        assert_eq!(code, format!("{file:?}"));
+    }
+
+    #[test]
+    fn ranks_are_the_positions_in_the_step_in_any_order() {
+        for ranks in [&[][..], &[0], &[2, 0, 1]] {
+            let nodes: Vec<NodeStats> = ranks.iter().copied().map(node).collect();
+            assert!(check_ranks(Path::new("nodes.csv"), &nodes).is_ok());
+            assert_eq!(activation_level(&nodes, &[]).0.run_time.len(), ranks.len());
+        }
+        check_refused(
+            &[0, u32::MAX],
+            "nodes.csv: row 2 (node_4294967295): `rank` is 4294967295, but the file has only 2 rows",
+        );
+        check_refused(&[0, 2], "row 2 (node_2)");
+        check_refused(
+            &[1, 0, 1],
+            "row 3 (node_1): `rank` is 1, which is also that of row 1",
+        );
     }
 }
