@@ -5,7 +5,7 @@ that says which placeholders are parameters, inputs and tangents, which inputs t
 gradients, and for each node whether it computes, only renames storages (a view), or picks one of several results.
 
 Views are found by storage: a node all of whose results share their storages with its arguments computes nothing. Storages
-are numbered in the order in which they appear.
+are numbered in the order in which they appear. Their sizes are those of the fake tensors but for `REDUCED_IN_PLACE`.
 
 Limits: shapes are numbers. A graph with symbolic sizes is refused.
 """
@@ -71,7 +71,8 @@ class Joint:
         found: dict[int, Storage] = {}
         for tensor in tensors_of(node):
             block = tensor.untyped_storage()
-            storage = self._storages.setdefault(block._cdata, Storage(len(self._storages), block.nbytes()))
+            size = max(block.nbytes(), unreduced_bytes(node))
+            storage = self._storages.setdefault(block._cdata, Storage(len(self._storages), size))
             found[storage.index] = storage
         return tuple(found.values())
 
@@ -109,6 +110,19 @@ class Joint:
     def computing(self) -> Iterator[fx.Node]:
         """The nodes that do something, in the graph's order."""
         return (n for n in self.graph.nodes if n.op == "call_function" and not self.is_view(n) and not is_idle(n))
+
+
+REDUCED_IN_PLACE = {"mse_loss", "smooth_l1_loss", "binary_cross_entropy", "soft_margin_loss"}
+"""Losses that are reduced in the storage of the losses of all elements, which the scalar keeps. Fake tensors do not show it."""
+
+
+def unreduced_bytes(node: fx.Node) -> int:
+    """The bytes of the losses of all elements in which a loss is reduced; nothing for other operations."""
+    if not isinstance(node.target, torch._ops.OpOverload) or node.target._opname not in REDUCED_IN_PLACE:
+        return 0
+    values = [node.args[position].meta["val"] for position in range(2)]  # type: ignore[union-attr]
+    (result,) = tensors_of(node)
+    return int(torch.broadcast_shapes(*(value.shape for value in values)).numel()) * result.element_size()
 
 
 def outputs_of(graph: fx.Graph) -> list[Any]:

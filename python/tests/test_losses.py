@@ -1,0 +1,59 @@
+"""Losses as PyTorch computes them: some are reduced in place, and the scalar keeps the storage of all elements."""
+
+from __future__ import annotations
+
+import unittest
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+import remat
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+LOSSES: dict[str, Loss] = {
+    "mse": functional.mse_loss,
+    "mse, the sum": lambda x, y: functional.mse_loss(x, y, reduction="sum"),
+    "mse, all elements": lambda x, y: functional.mse_loss(x, y, reduction="none").mean(),
+    "mse of one row": lambda x, y: functional.mse_loss(x, y[:1].expand_as(x)),
+    "smooth l1": functional.smooth_l1_loss,
+    "l1": functional.l1_loss,
+    "huber": functional.huber_loss,
+    "binary cross-entropy": lambda x, y: functional.binary_cross_entropy(x.sigmoid(), y.sigmoid()),
+    "binary cross-entropy with logits": lambda x, y: functional.binary_cross_entropy_with_logits(x, y.sigmoid()),
+    "soft margin": lambda x, y: functional.soft_margin_loss(x, y.sign()),
+    "Kullback-Leibler": lambda x, y: functional.kl_div(x.log_softmax(1), y.softmax(1), reduction="batchmean"),
+    "cross-entropy": functional.cross_entropy,
+}
+
+
+class Regression(nn.Module):
+    """Layers and a loss."""
+
+    def __init__(self, loss: Loss) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*[part for _ in range(4) for part in (nn.Linear(32, 32), nn.Tanh())])
+        self.loss = loss
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.loss(self.layers(x), y)
+
+
+class Losses(unittest.TestCase):
+    def test_the_peak_is_the_predicted_one(self) -> None:
+        for name, loss in LOSSES.items():
+            with self.subTest(name):
+                torch.manual_seed(0)
+                x, y = torch.randn(256, 32), torch.randn(256, 32)
+                model = remat.compile(Regression(loss), 0.75, profile="roofline", effort=1)
+                with remat.measure_peak([*model.parameters(), x, y]) as measured:
+                    model(x, y).backward()
+                (graph,) = remat.report(model).graphs
+                self.assertEqual(measured.peak, graph.peak)
+                self.assertLessEqual(measured.peak, graph.budget)
+
+
+if __name__ == "__main__":
+    unittest.main()
