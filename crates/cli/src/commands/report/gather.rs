@@ -1,8 +1,8 @@
 //! From what is in a folder to what the page shows.
 //!
-//! A graph is a step. A plan belongs to the graph on which its replay has the peak that it promises, and a frontier to the
-//! graph whose plain peak is its largest budget, so nothing depends on how files are called. Tables of a profile without a
-//! graph are a step too, of which less is known.
+//! A graph is a step. A plan belongs to the graph on which its replay has the peak and the time that it promises, and a
+//! frontier to the graph whose plain peak is its largest budget, so nothing depends on how files are called. Tables of a
+//! profile without a graph are a step too, of which less is known.
 
 use std::path::Path;
 
@@ -14,6 +14,7 @@ use remat_profile::{
 use remat_report::page::{
     ActivationRow, Beside, DecisionRow, FrontierPoint, NodeRow, Page, Phase, StepReport, Tensor,
 };
+use remat_verify::times_agree;
 
 use super::folder::{Folder, Found};
 use super::missing::{of_graph, step_words, the_comparison, the_graph};
@@ -114,7 +115,7 @@ fn step_of(found: &Found<Graph>, folder: &Folder) -> anyhow::Result<StepReport> 
 fn plans_of<'f>(graph: &Graph, folder: &'f Folder) -> Vec<&'f Plan> {
     let fits = |plan: &&Plan| {
         Timeline::new(graph, &plan.steps)
-            .is_ok_and(|t| t.peak == plan.peak && t.time.get() == plan.time.get())
+            .is_ok_and(|t| t.peak == plan.peak && times_agree(plan.time, t.time))
     };
     let mut plans: Vec<&Plan> = folder
         .plans
@@ -348,6 +349,8 @@ pub(super) fn model_and_batch(path: &Path, graph: &str) -> (String, Option<usize
 
 #[cfg(test)]
 mod tests {
+    use remat_graph::{Bytes, Micros};
+
     use super::*;
 
     #[track_caller]
@@ -373,5 +376,38 @@ mod tests {
         );
         check("d/graph.json", "step", "step", None);
         check("d/graph.json", "", "graph", None);
+    }
+
+    #[test]
+    fn a_plan_whose_time_is_rounded_belongs_to_its_graph() {
+        let text = r#"{"format": "remat.graph/1", "name": "step", "origin": "by hand",
+            "storages": [{"bytes": 8, "role": "activation"}],
+            "nodes": [{"name": "f", "op": "f", "phase": "forward", "time_us": 3.3333333333333335, "reads": [], "writes": [0]}],
+            "outputs": [0], "targets": []}"#;
+        let graph = Graph::from_json(text).expect("a graph");
+        let plan = |time| Found {
+            path: "plan.json".into(),
+            content: Plan {
+                graph: "step".into(),
+                strategy: None,
+                budget: Bytes(8),
+                peak: Bytes(8),
+                time: Micros(time),
+                steps: with_frees(&graph, &graph.natural_order()),
+            },
+        };
+        // The second was rounded; the third is of the same step with other times.
+        let folder = Folder {
+            plans: vec![plan(3.3333333333333335), plan(3.333333), plan(3.4)],
+            ..Folder::default()
+        };
+        for found in &folder.plans[..2] {
+            assert!(remat_verify::verify(&graph, &found.content).is_ok());
+        }
+        let times: Vec<f64> = plans_of(&graph, &folder)
+            .iter()
+            .map(|p| p.time.get())
+            .collect();
+        assert_eq!(times, [3.3333333333333335, 3.333333]);
     }
 }
