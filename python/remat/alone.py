@@ -23,8 +23,10 @@ from remat.errors import InfeasibleBudget, InvalidInput, RematError, Unsupported
 from remat.joint import Joint
 from remat.lower import lower
 from remat.optimizer import state_bytes
+from remat.options import check_module, check_optimizer
 from remat.outstanding import UNREAD, resident_bytes, unread_bytes
 from remat.planning import Budget, Planned, Settings, Strategy, plan_joint
+from remat.sparse import refuse_sparse
 from remat.timing import Profile
 
 Batch = torch.Tensor | Sequence[Any] | Mapping[str, Any]
@@ -45,6 +47,7 @@ def capture(model: torch.nn.Module, inputs: Batch) -> Joint:
     """The joint graph of one training step of `model`, which must return its loss."""
 
     def stop(module: fx.GraphModule, _: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
+        refuse_sparse(module.graph)
         raise _Captured(Joint(module, num_fwd_outputs, options.get("static_lifetime_input_indices") or ()))
 
     def never(_module: fx.GraphModule, _inputs: list[Any]) -> Callable[..., Any]:
@@ -88,8 +91,27 @@ def plan(
     The graph is as AOTAutograd gives it to a `partition_fn`: functional, tangents are the placeholders called `tangents_…`, a fake
     tensor in each `meta["val"]`. `static_inputs` are the positions of parameters and buffers.
     """
-    joint = Joint(joint_graph, num_forward_outputs, static_inputs)
-    return plan_joint(joint, Settings(budget, profile, strategy, effort, time_limit))
+    settings = Settings(budget, profile, strategy, effort, time_limit)
+    _check_joint_graph(joint_graph, num_forward_outputs)
+    return plan_joint(Joint(joint_graph, num_forward_outputs, static_inputs), settings)
+
+
+def _check_joint_graph(module: object, num_forward_outputs: int) -> None:
+    """Refuses what is no joint graph."""
+    if not isinstance(module, fx.GraphModule):
+        raise InvalidInput(f"a joint graph is a torch.fx.GraphModule, not a {type(module).__name__}")
+    outputs = module.graph.output_node().args[0]
+    if not isinstance(outputs, (list, tuple)):
+        raise InvalidInput("the graph gives one value: a joint graph gives a tuple, the forward's outputs and then the gradients")
+    if not 0 < num_forward_outputs <= len(outputs):
+        raise InvalidInput(f"the graph gives {len(outputs)} values, of which {num_forward_outputs} cannot be the forward's outputs")
+    placeholders = module.graph.find_nodes(op="placeholder")
+    if not any(node.name.startswith("tangents") for node in placeholders):
+        raise InvalidInput("no placeholder of the graph is called tangents_…: it is not a joint graph, whose backward begins at these")
+    unknown = [node.name for node in placeholders if "val" not in node.meta]
+    if unknown:
+        raise InvalidInput(f'{unknown[0]} has no fake tensor in its meta["val"], so its size is not known: trace the graph with fake tensors')
+    refuse_sparse(module.graph)
 
 
 @dataclass(frozen=True)
@@ -121,6 +143,7 @@ def profile(
 
     Parameters and buffers that the step does not read count as held.
     """
+    check_module(model)
     joint = capture(model, inputs)
     lowered = lower(joint, name or type(model).__name__, _unread(model, joint))
     graph, guessed = planning.timed(joint, lowered, Settings(1.0, profile))
@@ -160,6 +183,8 @@ def max_batch(
     Sizes are doubled while they fit, then halved in; the peak is taken to grow with the batch. Nothing of the model runs. What counts is
     what `compile` counts.
     """
+    check_module(model)
+    check_optimizer(optimizer)
     if isinstance(budget, float) or (isinstance(budget, str) and "%" in budget):
         raise InvalidInput('a share of the plain peak depends on the batch: give the budget in bytes, such as "8GiB"')
     held = {"optimizer state": state_bytes(optimizer)} if optimizer is not None else {}

@@ -31,6 +31,7 @@ from remat.optimizer import state_bytes
 from remat.outstanding import UNREAD, Outstanding, gradient_bytes, unread_bytes
 from remat.planning import Decide, Found, Planned, Settings, plan_joint
 from remat.ranks import agree
+from remat.sparse import refuse_sparse
 from remat.together import Others, Part, Step, first_pass
 
 Compiler = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
@@ -154,6 +155,7 @@ class Session:
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         """Takes a joint graph, gives the forward and the backward of its plan."""
         self._note_breaks()
+        refuse_sparse(joint_module.graph)
         joint = Joint(joint_module, num_fwd_outputs, static_lifetime_input_indices or ())
         number = self._number(joint)
         planned = plan_joint(

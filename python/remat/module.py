@@ -25,6 +25,7 @@ from remat.capture import MOST_PLANS, Session
 from remat.environment import check_torch
 from remat.errors import InvalidInput, NoGradients, OverBudget, RematError, Unplanned, UnplannedPart, UnsupportedOption
 from remat.inductor import require_compiler
+from remat.options import check_module, check_optimizer
 from remat.outstanding import gradient_bytes, resident_bytes, storage_bytes
 from remat.planning import Budget, Settings, Strategy
 from remat.timing import Profile
@@ -57,7 +58,7 @@ def compile(
     outside the module is not seen: let the module return its loss. Gradients that are there when a step begins count as well, and such
     a step has a plan of its own: to leave the room to activations, clear them first (`zero_grad(set_to_none=True)`).
     `profile`: `"measure"` runs every operation alone on the device; `"roofline"` uses a cost model.
-    `strategy`: `"search"`, `"mutwo"` or `"sqrt"`. `effort` (0 to 10) and `time_limit` (seconds) bound the planning.
+    `strategy`: `"search"`, `"mutwo"`, `"sqrt"` or `"blocks"`. `effort` (0 to 10) and `time_limit` (seconds) bound the planning.
     `check`: the first step of each plan also runs without it, and every number must be the same, bit for bit. That step needs
     the memory of both.
     `inductor`: Inductor compiles the plan's two modules. What is saved between them is what the plan saves, and dropout draws what it
@@ -66,8 +67,14 @@ def compile(
     measured in the first step of each plan, by what the allocator hands out, and `report` tells it; above the budget there is an
     `OverBudget` warning.
     `offload` is refused: plans keep or recompute.
+
+    Each call has a budget of its own: of a model with several planned parts, none counts what the others hold. Copies (`copy.deepcopy`,
+    `pickle`, `torch.save`) have the same settings and make their own plans; `optimizer` is not copied: a deep copy counts the state of the same
+    one, and what was pickled as many bytes as that state has.
     """
     check_torch()
+    check_module(module)
+    _refuse_planned(module)
     if offload:
         raise UnsupportedOption(
             "offload=True: plans recompute what does not fit, they do not move it to host memory; leave it out"
@@ -91,7 +98,11 @@ def backend(
     """A backend for `torch.compile(model, backend=remat.backend(budget="8GiB"), dynamic=False)`. The arguments are those of `compile`.
 
     A backend sees graphs and not steps: it serves one model whose step is one graph. A second graph in a step is a `SplitStep` error, and
-    gradients of an earlier step that do not fit are a `LiveGradients` error; `compile` plans for both.
+    gradients of an earlier step that do not fit are a `LiveGradients` error; `compile` plans for both. Parameters and buffers that
+    no graph reads are not seen either, and not counted; `compile` counts them.
+
+    What goes wrong while a graph is planned, such as an `InfeasibleBudget`, arrives inside `torch._dynamo.exc.BackendCompilerFailed`, as its
+    `inner_exception`. `report` takes the function that is returned here.
     """
     check_torch()
     session = _session(Settings(budget, profile, strategy, effort, time_limit), optimizer, check, inductor)
@@ -101,20 +112,38 @@ def backend(
 
 
 def _session(settings: Settings, optimizer: torch.optim.Optimizer | None, check: bool, inductor: bool) -> Session:
+    check_optimizer(optimizer)
     if check and inductor:
         raise InvalidInput("check=True compares bits, and what Inductor compiles rounds differently: leave one of the two out")
     return Session(settings, optimizer=optimizer, check=check, inductor=inductor)
 
 
-def session_of(model: Any) -> Session:
-    """The session of a planned module, of one inside it, or of a backend."""
+def _refuse_planned(module: torch.nn.Module) -> None:
+    """There is no plan inside a plan."""
+    for name, part in module.named_modules():
+        if isinstance(part, PlannedModule):
+            what = f"its part {name}" if name else "it"
+            raise InvalidInput(f"the module is to be planned, and {what} is planned already: give remat.compile the module that was compiled before")
+
+
+def sessions_of(model: Any) -> dict[str, Session]:
+    """The sessions of a planned module or a backend, or of the planned modules inside a model, by their names in it."""
     if model in _sessions:
-        return _sessions[model]
-    if isinstance(model, torch.nn.Module):
-        for part in model.modules():
-            if part in _sessions:
-                return _sessions[part]
-    raise RematError("this model was not compiled by remat.compile, and neither was a part of it")
+        return {"": _sessions[model]}
+    parts = model.named_modules() if isinstance(model, torch.nn.Module) else ()
+    found = {name: _sessions[part] for name, part in parts if part in _sessions}
+    if not found:
+        raise RematError(
+            "this model was not compiled by remat.compile, and neither was a part of it; "
+            "where torch.compile was given remat.backend(…), give the function that remat.backend gave"
+        )
+    return found
+
+
+def session_of(model: Any) -> Session:
+    """The session of a planned module, of the one inside it, or of a backend."""
+    (session,) = sessions_of(model).values()
+    return session
 
 
 class PlannedModule(torch.nn.Module):

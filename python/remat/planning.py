@@ -24,12 +24,13 @@ from remat.footprint import Footprint, replay_split
 from remat.inject import Block, Split, inject
 from remat.joint import Joint, outputs_of
 from remat.lower import Lowered, lower
+from remat.options import check_settings
 from remat.progress import Progress
 from remat.ranks import agree
 from remat.timing import Profile, time_nodes
 
 Budget = int | float | str
-Strategy = Literal["search", "mutwo", "sqrt"]
+Strategy = Literal["search", "mutwo", "sqrt", "blocks"]
 
 
 @dataclass(frozen=True)
@@ -43,12 +44,7 @@ class Settings:
     time_limit: float | None = None
 
     def __post_init__(self) -> None:
-        if self.profile not in ("measure", "roofline"):
-            raise InvalidInput(f'profile is "measure" or "roofline", not {self.profile!r}')
-        if isinstance(self.budget, bool) or not isinstance(self.budget, (int, float, str)):
-            raise InvalidInput(f'a budget is bytes, a share such as 0.6, or text such as "8GiB", not {self.budget!r}')
-        if isinstance(self.budget, float) and not 0.0 < self.budget <= 1.0:
-            raise InvalidInput(f"a share of the plain peak is above 0 and at most 1, not {self.budget}; bytes are whole numbers")
+        check_settings(self.budget, self.profile, self.strategy, self.effort, self.time_limit)
 
     def with_effort(self, effort: int) -> Settings:
         """The same with another effort."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from remat._native import Decision
-from remat.module import session_of
+from remat.module import sessions_of
 from remat.planning import Planned
 
 LISTED = 8
@@ -95,8 +95,13 @@ class Report:
 
 
 def report(model: Any) -> Report:
-    """What was planned for a model that `remat.compile` or `remat.backend` compiled."""
-    return Report([graph_report(planned) for planned in session_of(model).planned])
+    """What was planned for a model that `remat.compile` compiled, or for the function that `remat.backend` gave.
+
+    Of a model with several planned parts, the graphs of all, under the names of the parts: each part has a budget of its own.
+    """
+    sessions = sessions_of(model)
+    graphs = [(part, graph_report(planned)) for part, session in sessions.items() for planned in session.planned]
+    return Report([replace(graph, name=f"{part}, {graph.name}") if len(sessions) > 1 else graph for part, graph in graphs])
 
 
 def graph_report(planned: Planned) -> GraphReport:

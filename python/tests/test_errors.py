@@ -88,6 +88,55 @@ class Errors(unittest.TestCase):
         with self.assertRaisesRegex(remat.Unplanned, "1 has a backward hook.*remove it"):
             remat.compile(module, 10**9, **QUICK)(torch.randn(4, 8))
 
+    def test_options_are_checked_when_they_are_given(self) -> None:
+        budgets = (0, -1, 2**63, "", "lots", "8 gigs", "-1GiB", "101%", "0%", "9000000TiB", float("nan"))
+        bad = [{"budget": budget} for budget in budgets]
+        bad += [{"effort": effort} for effort in (-1, 11, 1.5, True)]
+        bad += [{"time_limit": limit} for limit in (0, -1.0, float("inf"), float("nan"), "1s")]
+        bad += [{"strategy": "guess"}, {"profile": "guess"}, {"optimizer": network().parameters()}]
+        for options in bad:
+            options = {"budget": 0.5, **options}
+            with self.subTest(options), self.assertRaises(remat.InvalidInput):
+                remat.compile(network(), **options)
+            with self.subTest(options), self.assertRaises(remat.InvalidInput):
+                remat.backend(**options)
+        with self.assertRaises(remat.InvalidInput):
+            remat.max_batch(network(), lambda _: self.fail("nothing is to be tried"), budget="lots")
+        for budget in (1, 2**63 - 1, "100%", " 60 % ", "1.5GiB"):
+            remat.compile(network(), budget, strategy="blocks", effort=10, time_limit=1)
+
+    def test_modules_that_cannot_be_planned(self) -> None:
+        planned = remat.compile(network(), 0.5)
+        for module, why in ((3, "int"), (nn.Linear, "class Linear"), (planned, "already"), (nn.Sequential(planned), "part 0")):
+            with self.assertRaisesRegex(remat.InvalidInput, why):
+                remat.compile(module, 0.5)
+
+    def test_graphs_that_are_not_joint(self) -> None:
+        traced = torch.fx.symbolic_trace(nn.Tanh())
+        for graph, why in ((3, "GraphModule"), (traced, "tuple")):
+            with self.assertRaisesRegex(remat.InvalidInput, why):
+                remat.plan(graph, 0.5, num_forward_outputs=1)
+
+    def test_sparse_gradients(self) -> None:
+        model = remat.compile(nn.Embedding(10, 8, sparse=True), 10**9, **QUICK)
+        with self.assertRaisesRegex(remat.UnsupportedGraph, "sparse=False"):
+            model(torch.zeros(3, dtype=torch.long))
+
+    def test_a_backends_report_is_that_of_its_function(self) -> None:
+        backend = remat.backend(100, **QUICK)
+        model = torch.compile(network(), backend=backend, dynamic=False)
+        with self.assertRaisesRegex(remat.RematError, "function that remat.backend gave"):
+            remat.report(model)
+        with self.assertRaises(torch._dynamo.exc.BackendCompilerFailed) as caught:
+            model(torch.randn(64, 8))
+        self.assertIsInstance(caught.exception.inner_exception, remat.InfeasibleBudget)
+
+    def test_several_planned_parts_are_all_reported(self) -> None:
+        model = nn.Sequential(*(remat.compile(network(), budget, **QUICK) for budget in (10**9, 2 * 10**9)), nn.Tanh())
+        model[1](model[0](torch.randn(4, 8)).expand(4, 8)).sum().backward()
+        graphs = remat.report(model).graphs
+        self.assertEqual([(graph.name, graph.budget) for graph in graphs], [("0, graph 0", 10**9), ("1, graph 0", 2 * 10**9)])
+
     def test_a_graph_that_is_kept(self) -> None:
         model = remat.compile(network(), 10**9, **QUICK)
         with self.assertRaisesRegex(remat.RetainedGraph, "retain_graph"):
