@@ -92,8 +92,11 @@ fn partial_name(name: &OsStr) -> OsString {
         return whole;
     }
     let text = name.to_string_lossy();
-    let begin = text.floor_char_boundary(LONGEST_NAME - ending.len());
-    OsString::from(text[..begin].to_owned() + &ending)
+    let mut length = LONGEST_NAME - ending.len();
+    while !text.is_char_boundary(length) {
+        length -= 1;
+    }
+    OsString::from(text[..length].to_owned() + &ending)
 }
 
 /// As many links as Linux follows.

@@ -105,7 +105,7 @@ fn planned_instead(how: &str, room: Option<Bytes>, smallest: Bytes) -> String {
     );
     match room.is_none_or(|room| smallest <= room) {
         true => format!("{how} it can be planned to fit: {known}"),
-        false => format!("planned it does not fit either: {known}; take a smaller batch"),
+        false => format!("a plan does not fit either: {known}; take a smaller batch"),
     }
 }
 
