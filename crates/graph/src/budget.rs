@@ -11,7 +11,7 @@ use crate::Bytes;
 pub enum Budget {
     /// A number of bytes.
     Bytes(Bytes),
-    /// A share of the plain step's peak, in units of 10⁻⁹.
+    /// A share of the plain step's peak, in units of 10⁻⁹ percent.
     Share(u128),
 }
 
