@@ -18,7 +18,8 @@ struct Reach {
     allowed: &'static [&'static str],
 }
 
-const REACHES: [Reach; 9] = [
+/// Every crate of the workspace, in the order of the data.
+const REACHES: [Reach; 14] = [
     Reach {
         package: "remat-graph",
         allowed: &[],
@@ -34,6 +35,10 @@ const REACHES: [Reach; 9] = [
     Reach {
         package: "remat-engine",
         allowed: &["remat-graph", "remat-program"],
+    },
+    Reach {
+        package: "remat-profile",
+        allowed: &["remat-engine", "remat-graph", "remat-program"],
     },
     Reach {
         package: "remat-plan",
@@ -52,6 +57,34 @@ const REACHES: [Reach; 9] = [
         allowed: &[],
     },
     Reach {
+        package: "remat",
+        allowed: &[
+            "remat-engine",
+            "remat-graph",
+            "remat-models",
+            "remat-plan",
+            "remat-profile",
+            "remat-program",
+            "remat-rewrite",
+            "remat-verify",
+        ],
+    },
+    Reach {
+        package: "remat-cli",
+        allowed: &[
+            "remat",
+            "remat-engine",
+            "remat-graph",
+            "remat-models",
+            "remat-plan",
+            "remat-profile",
+            "remat-program",
+            "remat-report",
+            "remat-rewrite",
+            "remat-verify",
+        ],
+    },
+    Reach {
         package: "remat-py",
         allowed: &[
             "remat-engine",
@@ -63,6 +96,14 @@ const REACHES: [Reach; 9] = [
             "remat-rewrite",
             "remat-verify",
         ],
+    },
+    Reach {
+        package: "remat-soak",
+        allowed: &["remat-graph", "remat-plan", "remat-rewrite", "remat-verify"],
+    },
+    Reach {
+        package: "xtask",
+        allowed: &[],
     },
 ];
 
@@ -106,7 +147,7 @@ const RESERVED: [Reserved; 6] = [
 
 /// Fails with every wall that is broken.
 pub(crate) fn check(repo: &Repo) -> Result<()> {
-    let mut broken = Vec::new();
+    let mut broken = without_entry(&members(repo)?);
     for reach in &REACHES {
         let reached = workspace_dependencies(repo, reach.package)?;
         for package in reached
@@ -130,13 +171,34 @@ pub(crate) fn check(repo: &Repo) -> Result<()> {
     }
 }
 
+/// All packages of the workspace.
+fn members(repo: &Repo) -> Result<BTreeSet<String>> {
+    let tree =
+        output(&mut repo.cargo("tree --locked --workspace --depth 0 --prefix none --format {p}"))?;
+    Ok(names(&tree).map(String::from).collect())
+}
+
+/// A new crate gets its wall when it is made.
+fn without_entry(members: &BTreeSet<String>) -> Vec<String> {
+    let has_entry = |name: &str| REACHES.iter().any(|reach| reach.package == name);
+    let without = members.iter().filter(|name| !has_entry(name));
+    without
+        .map(|name| format!("{name}: add what it may reach to xtask/src/boundaries.rs"))
+        .collect()
+}
+
 /// The packages of the workspace that `package` reaches, without itself.
 fn workspace_dependencies(repo: &Repo, package: &str) -> Result<BTreeSet<String>> {
     let mut command = repo.cargo("tree --locked --edges normal,build --prefix none --format {p}");
     let tree = output(command.args(["--package", package]))?;
-    let names = tree.lines().filter_map(|line| line.split(' ').next());
-    let ours = names.filter(|name| name.starts_with("remat") && *name != package);
+    let ours = names(&tree).filter(|name| name.starts_with("remat") && *name != package);
     Ok(ours.map(String::from).collect())
+}
+
+/// The first word of each line that has one: what `cargo tree` prints of a package's name.
+fn names(tree: &str) -> impl Iterator<Item = &str> {
+    tree.lines()
+        .filter_map(|line| line.split_whitespace().next())
 }
 
 /// The reserved words that `file` uses although it is in none of their rooms.
@@ -174,6 +236,14 @@ fn has_word(line: &str, word: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_crate_without_an_entry_is_named() {
+        let members = ["remat", "remat-new", "xtask"].map(String::from);
+        let found = without_entry(&members.into());
+        assert_eq!(found.len(), 1);
+        assert!(found[0].starts_with("remat-new: "), "{}", found[0]);
+    }
 
     #[test]
     fn a_reserved_word_is_found_with_its_line() {
