@@ -34,7 +34,7 @@ pub(super) fn page(found: Folder, folder: &Path) -> anyhow::Result<Page> {
             continue;
         }
         let step = step_of(graph, &found)?;
-        missing.extend(of_graph(&step, steps.len(), &graph.path, folder));
+        missing.extend(of_graph(&step, steps.len(), graph, folder)?);
         words.push(step_words(&step, graph.content.name()));
         steps.push(step);
     }

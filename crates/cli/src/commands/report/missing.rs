@@ -7,18 +7,21 @@
 
 use std::path::Path;
 
+use remat_graph::{Graph, Timeline};
+use remat_plan::{Effort, NoWatch, Options, PlanError, Strategy};
 use remat_report::page::{Missing, Section, StepReport};
 
+use super::folder::Found;
 use crate::commands::step::{IMAGE_SIZE, OPTIMIZER, SEQUENCE};
 
 /// What a step with a graph lacks.
 pub(super) fn of_graph(
     step: &StepReport,
     index: usize,
-    graph: &Path,
+    graph: &Found<Graph>,
     folder: &Path,
-) -> Vec<Missing> {
-    let stem = graph.file_name().unwrap_or_default().to_string_lossy();
+) -> anyhow::Result<Vec<Missing>> {
+    let stem = graph.path.file_name().unwrap_or_default().to_string_lossy();
     let stem = stem.trim_end_matches(".json").trim_end_matches(".graph");
     let file = |ending: &str| quoted(&folder.join(format!("{stem}.{ending}")));
     let missing = |section, what: &str, command: &str| Missing {
@@ -27,20 +30,33 @@ pub(super) fn of_graph(
         what: format!("{what} of {}", step.name),
         command: Some(command.into()),
     };
-    let graph = quoted(graph);
+    let path = quoted(&graph.path);
     let mut all = Vec::new();
     if step.schedules.len() < 2 {
-        let plan = file("plan.json");
-        let command = format!("remat plan {graph} --budget 50% --out {plan}");
+        let (percent, plan) = (budget(&graph.content)?, file("plan.json"));
+        let command = format!("remat plan {path} --budget {percent}% --out {plan}");
         all.push(missing(Section::Memory, "plan", &command));
         all.push(missing(Section::Activations, "plan", &command));
     }
     if step.frontier.is_empty() {
         let frontier = file("frontier.csv");
-        let command = format!("remat frontier {graph} --out {frontier}");
+        let command = format!("remat frontier {path} --out {frontier}");
         all.push(missing(Section::Frontier, "frontier", &command));
     }
-    all
+    Ok(all)
+}
+
+/// The budget to suggest, in percent of the plain peak: half of it, or the least that is quickly known to have a plan.
+fn budget(graph: &Graph) -> Result<u64, PlanError> {
+    const HALF: u64 = 50;
+    let quick = Options {
+        strategy: Strategy::Search,
+        effort: Effort::new(0).expect("the lowest level"),
+    };
+    let least = remat_plan::smallest(graph, &quick, &mut NoWatch)?.plan.peak;
+    let plain = Timeline::natural(graph).peak;
+    let share = 100.0 * least.get() as f64 / plain.get().max(1) as f64;
+    Ok(HALF.max(share.ceil() as u64))
 }
 
 /// That a step has no graph.
