@@ -231,7 +231,13 @@ fn a_run_goes_on_from_its_own_checkpoint_until_nothing_is_left() {
     assert!(third.err.contains("give more --steps"), "{}", third.err);
     assert_eq!(losses(&json(&third.works())), []);
     std::fs::write(folder.0.join("empty"), "").expect("writable");
-    run("--resume empty").fails(5, &["empty", "it is no checkpoint"]);
+    for (flags, words) in [
+        ("--resume empty", ["empty", "it is no checkpoint"]),
+        ("--resume c --seed 7", ["seed 0", "seed 7"]),
+    ] {
+        // Refused before anything is planned: this budget would be, too.
+        run(&format!("{flags} --budget 1KiB")).fails(5, &words);
+    }
 }
 
 #[test]

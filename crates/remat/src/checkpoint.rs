@@ -73,6 +73,17 @@ fn optimizer(program: &Program) -> &'static str {
     updates.next().unwrap_or("no optimizer")
 }
 
+/// Refuses what [`Trainer::resume`](crate::Trainer::resume) would refuse, before anything is set up for it.
+///
+/// # Errors
+/// If the file cannot be read, or belongs to another model, size, optimizer or seed.
+pub fn check_checkpoint(path: &Path, program: &Program, seed: u64) -> Result<(), Error> {
+    let file = Opened::new(path)?;
+    file.step(program, seed)?;
+    file.tensors(program)?;
+    Ok(())
+}
+
 /// Reads a checkpoint of this program, optimizer and seed into the engine, and gives the step after which it
 /// was written. Everything is checked before the first value is changed.
 pub(crate) fn load(path: &Path, engine: &mut Engine, seed: u64) -> Result<u64, Error> {

@@ -55,6 +55,7 @@ mod side_by_side;
 mod times;
 mod trainer;
 
+pub use checkpoint::check_checkpoint;
 pub use error::Error;
 pub use fit::{FitOptions, Fitted, fit, fit_profiled, plain_peak, smallest};
 pub use max_batch::{

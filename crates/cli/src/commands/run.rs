@@ -88,6 +88,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     arguments.reported.folder()?;
     let model = arguments.step.build(arguments.batch_size)?;
+    if let Some(path) = &arguments.resume {
+        remat::check_checkpoint(path, &model.program, arguments.step.training.seed)?;
+    }
     let options = arguments.step.fit_options(arguments.planning.options());
     let lines = Lines {
         shown: !arguments.json,
