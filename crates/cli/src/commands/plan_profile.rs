@@ -3,6 +3,7 @@
 //! The files have no edges, so nobody can say which nodes rebuild an activation: this works at the
 //! level of activations, says so, and gives decisions but no schedule.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use remat_graph::{Budget, Bytes, Micros};
@@ -66,28 +67,28 @@ pub(crate) fn run(
     Ok(())
 }
 
-/// A rank is a node's position in the step: below the number of rows, and no other row's.
+/// Ranks beyond this are damage: no step has so many nodes.
+const HIGHEST_RANK: u32 = 10_000_000;
+
+/// A rank is a node's position in the step, and no other row's. Some may be missing.
 fn check_ranks(file: &Path, nodes: &[NodeStats]) -> Result<(), ProfileError> {
     let bad = |index: usize, why: String| ProfileError::Csv {
         path: file.to_owned(),
         message: format!(
-            "row {} ({}): `rank` is {}, {why}; a rank is a node's position in the step, from 0",
+            "row {} ({}): `rank` is {}, {why}; a rank is a node's position in the step",
             index + 1,
             nodes[index].name,
             nodes[index].rank
         ),
     };
-    let mut row_of = vec![None; nodes.len()];
+    let mut row_of = HashMap::new();
     for (index, node) in nodes.iter().enumerate() {
-        let Some(row) = row_of.get_mut(node.rank as usize) else {
-            let why = format!("but the file has only {} rows", nodes.len());
+        if node.rank > HIGHEST_RANK {
+            return Err(bad(index, format!("more than {HIGHEST_RANK}")));
+        }
+        if let Some(other) = row_of.insert(node.rank, index) {
+            let why = format!("which is also that of row {}", other + 1);
             return Err(bad(index, why));
-        };
-        if let Some(other) = row.replace(index) {
-            return Err(bad(
-                index,
-                format!("which is also that of row {}", other + 1),
-            ));
         }
     }
     Ok(())
@@ -100,7 +101,7 @@ fn activation_level(
     nodes: &[NodeStats],
     activations: &[ActivationStats],
 ) -> (ActivationLevel, Vec<usize>) {
-    let ranks = nodes.len();
+    let ranks = nodes.iter().map(|n| n.rank as usize + 1).max().unwrap_or(0);
     let mut level = ActivationLevel {
         run_time: vec![Micros::ZERO; ranks],
         peak_bytes: vec![Bytes::ZERO; ranks],
@@ -250,16 +251,15 @@ mod tests {
 
     #[test]
     fn ranks_are_the_positions_in_the_step_in_any_order() {
-        for ranks in [&[][..], &[0], &[2, 0, 1]] {
+        for (ranks, count) in [(&[][..], 0), (&[0], 1), (&[2, 0, 1], 3), (&[1, 3], 4)] {
             let nodes: Vec<NodeStats> = ranks.iter().copied().map(node).collect();
             assert!(check_ranks(Path::new("nodes.csv"), &nodes).is_ok());
-            assert_eq!(activation_level(&nodes, &[]).0.run_time.len(), ranks.len());
+            assert_eq!(activation_level(&nodes, &[]).0.run_time.len(), count);
         }
         check_refused(
             &[0, u32::MAX],
-            "nodes.csv: row 2 (node_4294967295): `rank` is 4294967295, but the file has only 2 rows",
+            "nodes.csv: row 2 (node_4294967295): `rank` is 4294967295, more than 10000000",
         );
-        check_refused(&[0, 2], "row 2 (node_2)");
         check_refused(
             &[1, 0, 1],
             "row 3 (node_1): `rank` is 1, which is also that of row 1",
