@@ -61,8 +61,6 @@ fn what_cannot_be_met_or_makes_no_sense_is_an_error() {
         .fails(2, &["--out"]);
     for (flag, word) in [
         ("--strategy sqrt", "sqrt needs a graph"),
-        ("--effort 3", "needs a graph"),
-        ("--time-limit 3", "needs a graph"),
         ("--report", "a report needs a graph"),
         ("--verbose", "needs a graph"),
         ("--decisions acts.csv", "named twice"),
@@ -72,7 +70,7 @@ fn what_cannot_be_met_or_makes_no_sense_is_an_error() {
             .fails(2, &[word]);
     }
     folder
-        .remat(&format!("{FILES} --budget 116 --strategy mutwo"))
+        .remat(&format!("{FILES} --budget 116 --strategy mutwo --effort 3"))
         .works();
     folder
         .remat("plan --node-stats nodes.csv --budget 1")

@@ -68,9 +68,6 @@ fn check_without_edges(arguments: &Arguments) -> Result<(), UsageError> {
     let strategy = arguments.planning.strategy();
     let why = match strategy.filter(|s| *s != Strategy::Mutwo) {
         Some(strategy) => format!("the strategy {} needs a graph", strategy.name()),
-        None if arguments.planning.is_limited() => {
-            "a search, which an effort or a time limit bounds, needs a graph".into()
-        }
         None if arguments.reported.is_wanted() => "a report needs a graph".into(),
         None if arguments.verbose => {
             "a list of activations with their reasons needs a graph".into()
@@ -99,6 +96,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let limit = arguments.planning.limit()?;
     let Some(path) = &arguments.graph else {
         check_without_edges(arguments)?;
+        if arguments.planning.is_limited() {
+            output::note("mutwo ends by itself: an effort or a time limit changes nothing here");
+        }
         return plan_profile::run(
             &arguments.profile,
             arguments.budget,
