@@ -28,6 +28,17 @@ pub enum ModelError {
         /// How many positions there are.
         positions: usize,
     },
+    /// A sequence without a next token.
+    #[error(
+        "`{model}` learns to predict the next token, and a sequence of {sequence} has none; use a sequence of at \
+         least 2"
+    )]
+    SequenceTooShort {
+        /// The model.
+        model: String,
+        /// The sequence length that was asked for.
+        sequence: usize,
+    },
     /// The sizes do not fit together.
     #[error("cannot build `{model}`: {source}")]
     Program {

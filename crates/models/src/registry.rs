@@ -69,6 +69,12 @@ impl Family {
                 positions,
             });
         }
+        if self.predicts_next() && sequence < 2 {
+            return Err(ModelError::SequenceTooShort {
+                model: name.into(),
+                sequence,
+            });
+        }
         let mut builder = Builder::new(self.program_name(name, options));
         let model = self
             .forward(&mut builder, options)
@@ -96,6 +102,11 @@ impl Family {
             Family::Gpt2(_) => Some(gpt2::POSITIONS),
             Family::Mlp | Family::Resnet(_) | Family::Transformer(_) => None,
         }
+    }
+
+    /// Whether the labels are the tokens that come next.
+    fn predicts_next(self) -> bool {
+        matches!(self, Family::Transformer(_) | Family::Gpt2(_))
     }
 
     /// The name with the sizes that matter: `resnet152-b4`, `bert-base-b8-s128`.

@@ -160,6 +160,19 @@ fn a_sequence_beyond_the_positions_is_refused_with_both_numbers() {
 }
 
 #[test]
+fn a_sequence_without_a_next_token_is_refused() {
+    let options = ModelOptions {
+        sequence: 1,
+        ..small()
+    };
+    for name in ["gpt2-tiny", "transformer-tiny"] {
+        let error = build(name, &options).unwrap_err().to_string();
+        assert!(error.contains("at least 2"), "{error}");
+    }
+    assert!(build("bert-tiny", &options).is_ok());
+}
+
+#[test]
 fn heads_that_do_not_divide_the_width_are_refused() {
     for heads in [0, 3] {
         let error = build_bert("odd", BertConfig::new(8, 1, heads), &small()).unwrap_err();
