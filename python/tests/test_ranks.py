@@ -18,7 +18,11 @@ class Ranks(unittest.TestCase):
                 subprocess.Popen([sys.executable, PROGRAM, kind, str(rank), meeting], stdout=subprocess.PIPE, text=True)
                 for rank in range(2)
             ]
-            said = [rank.communicate(timeout=PATIENCE_SECONDS)[0].strip() for rank in ranks]
+            try:
+                said = [rank.communicate(timeout=PATIENCE_SECONDS)[0].strip() for rank in ranks]
+            finally:
+                for rank in ranks:
+                    rank.kill()
         self.assertEqual(said, [expected, expected])
 
     def test_ddp_around_a_planned_module(self) -> None:
