@@ -5,7 +5,8 @@ that says which placeholders are parameters, inputs and tangents, which inputs t
 gradients, and for each node whether it computes, only renames storages (a view), or picks one of several results.
 
 Views are found by storage: a node all of whose results share their storages with its arguments computes nothing. Storages
-are numbered in the order in which they appear. Their sizes are those of the fake tensors but for `REDUCED_IN_PLACE`.
+are numbered in the order in which they appear. Their sizes are those of the fake tensors, but for operations whose results lie in
+more than they need (`hidden_bytes`).
 
 Limits: shapes are numbers. A graph with symbolic sizes is refused.
 """
@@ -69,9 +70,9 @@ class Joint:
 
     def _find_storages(self, node: fx.Node) -> tuple[Storage, ...]:
         found: dict[int, Storage] = {}
-        for tensor in tensors_of(node):
+        for position, tensor in enumerate(tensors_of(node)):
             block = tensor.untyped_storage()
-            size = max(block.nbytes(), unreduced_bytes(node))
+            size = block.nbytes() + hidden_bytes(node, position)
             storage = self._storages.setdefault(block._cdata, Storage(len(self._storages), size))
             found[storage.index] = storage
         return tuple(found.values())
@@ -113,16 +114,21 @@ class Joint:
 
 
 REDUCED_IN_PLACE = {"mse_loss", "smooth_l1_loss", "binary_cross_entropy", "soft_margin_loss"}
-"""Losses that are reduced in the storage of the losses of all elements, which the scalar keeps. Fake tensors do not show it."""
+"""Losses that are reduced in the storage of the losses of all elements, which the scalar keeps."""
 
 
-def unreduced_bytes(node: fx.Node) -> int:
-    """The bytes of the losses of all elements in which a loss is reduced; nothing for other operations."""
-    if not isinstance(node.target, torch._ops.OpOverload) or node.target._opname not in REDUCED_IN_PLACE:
-        return 0
-    values = [node.args[position].meta["val"] for position in range(2)]  # type: ignore[union-attr]
-    (result,) = tensors_of(node)
-    return int(torch.broadcast_shapes(*(value.shape for value in values)).numel()) * result.element_size()
+def hidden_bytes(node: fx.Node, position: int) -> int:
+    """By how many bytes the storage of a result is larger than a fake tensor shows."""
+    name = node.target._opname if isinstance(node.target, torch._ops.OpOverload) else ""
+    result = tensors_of(node)[position]
+    if name in REDUCED_IN_PLACE:
+        shapes = [operand.meta["val"].shape for operand in node.args[:2] if isinstance(operand, fx.Node)]
+        elements = torch.broadcast_shapes(*shapes).numel()
+        return int((elements - result.numel()) * result.element_size())
+    if name in {"_embedding_bag", "_embedding_bag_forward_only"} and position == 1 and result.device.type == "cpu":
+        # The bag of each index is found in one element more, where it is asked for at all.
+        return result.element_size() if result.numel() else 0
+    return 0
 
 
 def outputs_of(graph: fx.Graph) -> list[Any]:

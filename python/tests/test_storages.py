@@ -1,4 +1,4 @@
-"""Losses as PyTorch computes them: some are reduced in place, and the scalar keeps the storage of all elements."""
+"""Operations whose results lie in more bytes than they need: losses that are reduced in place, bags of embeddings."""
 
 from __future__ import annotations
 
@@ -53,6 +53,31 @@ class Losses(unittest.TestCase):
                 (graph,) = remat.report(model).graphs
                 self.assertEqual(measured.peak, graph.peak)
                 self.assertLessEqual(measured.peak, graph.budget)
+
+
+class Bags(nn.Module):
+    """Layers on the means of embeddings, or on other values of each bag."""
+
+    def __init__(self, mode: str) -> None:
+        super().__init__()
+        self.bags = nn.EmbeddingBag(50, 32, mode=mode)
+        self.layers = nn.Sequential(*[part for _ in range(4) for part in (nn.Linear(32, 32), nn.Tanh())])
+
+    def forward(self, indices: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        return self.layers(self.bags(indices, offsets)).pow(2).mean()
+
+
+class Embeddings(unittest.TestCase):
+    def test_the_peak_is_the_predicted_one(self) -> None:
+        for mode in ("sum", "mean", "max"):
+            with self.subTest(mode):
+                torch.manual_seed(0)
+                indices, offsets = torch.randint(0, 50, (1024,)), torch.arange(0, 1024, 4)
+                model = remat.compile(Bags(mode), 1.0, profile="roofline", effort=1)
+                with remat.measure_peak([*model.parameters(), indices, offsets]) as measured:
+                    model(indices, offsets).backward()
+                (graph,) = remat.report(model).graphs
+                self.assertEqual(measured.peak, graph.peak)
 
 
 if __name__ == "__main__":
