@@ -89,7 +89,7 @@ names!(RoleName for Role {
 });
 names!(PhaseName for Phase { Input, Forward, Backward, Optimizer });
 
-/// All that is read of a file of any kind.
+/// All that is read of a file that is not what it should be.
 #[derive(Deserialize)]
 struct Tagged {
     format: String,
@@ -103,13 +103,24 @@ enum Bad {
     Syntax(serde_json::Error),
 }
 
-/// Reads text whose `format` must be this one. A file of another kind or version lacks fields; its format is the better
-/// reason. A byte order mark at the start, as some editors leave it, is skipped.
-fn parse<T: DeserializeOwned>(text: &str, format: &str) -> Result<T, Bad> {
+/// Reads text whose format, which `format_of` finds in the file, must be this one. A file of another kind or version lacks
+/// fields; its format is the better reason. A byte order mark at the start, as some editors leave it, is skipped.
+fn parse<T: DeserializeOwned>(
+    text: &str,
+    format: &str,
+    format_of: fn(&T) -> &str,
+) -> Result<T, Bad> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    match serde_json::from_str::<Tagged>(text) {
-        Ok(tagged) if tagged.format != format => Err(Bad::Format(tagged.format)),
-        _ => serde_json::from_str(text).map_err(Bad::Syntax),
+    let file = serde_json::from_str::<T>(text);
+    let found = match &file {
+        Ok(file) => Some(format_of(file).to_owned()),
+        Err(_) => serde_json::from_str(text)
+            .ok()
+            .map(|Tagged { format }| format),
+    };
+    match found.filter(|found| found != format) {
+        Some(other) => Err(Bad::Format(other)),
+        None => file.map_err(Bad::Syntax),
     }
 }
 
@@ -119,10 +130,11 @@ impl Graph {
     /// # Errors
     /// What is wrong with the text or with the graph in it.
     pub fn from_json(text: &str) -> Result<Graph, GraphError> {
-        let file: GraphFile = parse(text, GRAPH_FORMAT).map_err(|bad| match bad {
-            Bad::Format(found) => GraphError::Format { found },
-            Bad::Syntax(e) => GraphError::Syntax(format!("not a graph: {e}")),
-        })?;
+        let file =
+            parse(text, GRAPH_FORMAT, |f: &GraphFile| &f.format).map_err(|bad| match bad {
+                Bad::Format(found) => GraphError::Format { found },
+                Bad::Syntax(e) => GraphError::Syntax(format!("not a graph: {e}")),
+            })?;
         let storages = file
             .storages
             .iter()
@@ -275,7 +287,7 @@ impl Plan {
     /// # Errors
     /// What is wrong with the text. Whether the plan is valid for a graph is not checked here.
     pub fn from_json(text: &str) -> Result<Plan, PlanFileError> {
-        let file: PlanFile = parse(text, PLAN_FORMAT).map_err(|bad| match bad {
+        let file = parse(text, PLAN_FORMAT, |f: &PlanFile| &f.format).map_err(|bad| match bad {
             Bad::Format(found) => PlanFileError::Format { found },
             Bad::Syntax(e) => PlanFileError::Syntax(format!("not a plan: {e}")),
         })?;
