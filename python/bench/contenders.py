@@ -23,17 +23,17 @@ from torch._functorch import config as functorch_config
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.utils.checkpoint import checkpoint
 
-import remat
+import rekindle
 from batch_norm import separate_statistics
-from remat.execute import boxed
-from remat.module import session_of
+from rekindle.execute import boxed
+from rekindle.module import session_of
 
 SEED = 7
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A way to run the step: eager, checkpoint, torch with a share, or remat with a number of bytes."""
+    """A way to run the step: eager, checkpoint, torch with a share, or rekindle with a number of bytes."""
 
     way: str
     budget: float | int | None = None
@@ -46,7 +46,7 @@ class Trained:
     lasting: int
     """Bytes of the parameters and their gradients, which are there in every step."""
     budget: int | None = None
-    """Remat's; where no plan goes as low as was asked, the smallest for which it knows one."""
+    """Rekindle's; where no plan goes as low as was asked, the smallest for which it knows one."""
     predicted: int | None = None
     peak: int = 0
     planning: float = 0.0
@@ -72,9 +72,9 @@ class Contender:
             checkpoint_blocks(self.module)
         elif kind.way == "torch":
             self.step = torch.compile(self.module, backend=self._partitioned(kind.budget), dynamic=False)
-        elif kind.way == "remat":
+        elif kind.way == "rekindle":
             self.trained.budget = kind.budget
-            self.step = remat.compile(self.module, kind.budget)
+            self.step = rekindle.compile(self.module, kind.budget)
 
     def run(self, seed: int = SEED) -> Tensor:
         """One step. The gradients of the step before are gone by then."""
@@ -89,10 +89,10 @@ class Contender:
         start = {name: value.clone() for name, value in self.module.state_dict().items()}
         try:
             self._train(gradients)
-        except remat.InfeasibleBudget as infeasible:
+        except rekindle.InfeasibleBudget as infeasible:
             self.module.load_state_dict(start)
             self.trained.budget = infeasible.smallest
-            self.step = remat.compile(self.module, infeasible.smallest)
+            self.step = rekindle.compile(self.module, infeasible.smallest)
             self._train(gradients)
         if self.trained.budget is not None:
             (plan,) = session_of(self.step).planned
@@ -119,7 +119,7 @@ class Contender:
         """A step whose peak is measured."""
         self.module.zero_grad(set_to_none=True)
         gc.collect()
-        with remat.measure_peak([*self.module.parameters(), *self.module.buffers(), *self.batch]) as account:
+        with rekindle.measure_peak([*self.module.parameters(), *self.module.buffers(), *self.batch]) as account:
             loss = self.run(seed)
         self.trained.peak = account.peak
         return loss

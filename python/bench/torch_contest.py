@@ -1,6 +1,6 @@
 """`cargo xtask bench torch`, one case: ways to train in less memory, side by side.
 
-Contenders: plain eager; `torch.utils.checkpoint` around each block; PyTorch's own `activation_memory_budget`; and Remat with the
+Contenders: plain eager; `torch.utils.checkpoint` around each block; PyTorch's own `activation_memory_budget`; and Rekindle with the
 peak of each of the others as its budget, and below them all. Compiled contenders run in the same executor, operation by operation.
 Eager is a contender as well, so that its time as a multiple of its own shows how exact the times are.
 
@@ -35,7 +35,7 @@ from contenders import Kind, Trained, serve
 
 TURN = 0.1
 """Seconds: short beside those for which a machine is busy, long beside the milliseconds in which data come back to the caches."""
-UNCACHED = {"REMAT_CACHE": "off"}
+UNCACHED = {"REKINDLE_CACHE": "off"}
 """Planning is part of what is measured."""
 ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_ARENA_MAX": "1"}
 """glibc keeps what is freed, as a caching allocator does. Otherwise it gives memory back and asks for it again, at up to a tenth of the
@@ -48,11 +48,11 @@ PEERS = {
     "torch budget 0.3": Kind("torch", 0.3),
 }
 BELOW = (0.75, 0.85)
-"""How far below the lowest of the others Remat is asked to go: these shares of what they hold above the parameters and gradients."""
+"""How far below the lowest of the others Rekindle is asked to go: these shares of what they hold above the parameters and gradients."""
 NEAR = 1.01
 """Peaks that are so close together are met by one plan, at the lowest of them."""
 FEWEST_BUDGETS = 3
-"""Remat is asked for so many peaks at least; the second share below is for peaks that are all close together."""
+"""Rekindle is asked for so many peaks at least; the second share below is for peaks that are all close together."""
 
 
 @dataclass
@@ -130,17 +130,17 @@ class Row:
 
 
 def budgets(peaks: dict[str, int], lasting: int) -> dict[str, Kind]:
-    """What Remat is asked for, named by whose peak it is, the highest first. `lasting` bytes are there all the time."""
+    """What Rekindle is asked for, named by whose peak it is, the highest first. `lasting` bytes are there all the time."""
     groups: list[list[str]] = []
     for name in sorted(peaks, key=peaks.__getitem__):
         if groups and peaks[name] <= NEAR * peaks[groups[-1][0]]:
             groups[-1].append(name)
         else:
             groups.append([name])
-    found = {f"remat at {' and '.join(group)}": Kind("remat", peaks[group[0]]) for group in reversed(groups)}
+    found = {f"rekindle at {' and '.join(group)}": Kind("rekindle", peaks[group[0]]) for group in reversed(groups)}
     lowest = peaks[groups[0][0]]
     for share in BELOW[: max(1, FEWEST_BUDGETS - len(found))]:
-        found[f"remat at {share} of the lowest"] = Kind("remat", lasting + int(share * (lowest - lasting)))
+        found[f"rekindle at {share} of the lowest"] = Kind("rekindle", lasting + int(share * (lowest - lasting)))
     return found
 
 

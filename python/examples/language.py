@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import BertConfig, BertForMaskedLM
 
-import remat
+import rekindle
 
 WORDS = 100
 MASK = 1
@@ -49,7 +49,7 @@ def batches(size: int, length: int, steps: int):
 
 def a_third(model: nn.Module, batch: tuple[Tensor, Tensor]) -> int:
     """A budget: what stays through the whole step, and a third of what the plain step has above it."""
-    plain = remat.profile(model, batch, profile="roofline").graph.peak
+    plain = rekindle.profile(model, batch, profile="roofline").graph.peak
     lasting = sum(tensor.nbytes for tensor in [*model.parameters(), *model.parameters(), *model.buffers(), *batch])
     return lasting + (plain - lasting) // 3
 
@@ -64,7 +64,7 @@ def main() -> None:
     torch.manual_seed(0)
     model = MaskedLanguageModel()
     data = list(batches(options.batch_size, options.length, options.steps))
-    planned = remat.compile(model, budget=a_third(model, data[0]))
+    planned = rekindle.compile(model, budget=a_third(model, data[0]))
     optimizer = torch.optim.AdamW(planned.parameters(), lr=1e-3)
     for step, (words, labels) in enumerate(data, start=1):
         optimizer.zero_grad()
@@ -72,7 +72,7 @@ def main() -> None:
         loss.backward()
         optimizer.step()
         print(f"step {step}: loss {loss.item():.4f}")
-    print(remat.report(planned))
+    print(rekindle.report(planned))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
     python python/examples/vision.py
 
 The images of a class share a pattern under noise, so the loss falls within a few steps. Any module that returns its loss can take
-the place of `Classifier`; nothing else changes for Remat.
+the place of `Classifier`; nothing else changes for Rekindle.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torchvision.models import resnet18
 
-import remat
+import rekindle
 
 CLASSES = 10
 
@@ -41,7 +41,7 @@ def batches(size: int, side: int, steps: int):
 
 def a_third(model: nn.Module, batch: tuple[Tensor, Tensor]) -> int:
     """A budget: what stays through the whole step, and a third of what the plain step has above it."""
-    plain = remat.profile(model, batch, profile="roofline").graph.peak
+    plain = rekindle.profile(model, batch, profile="roofline").graph.peak
     lasting = sum(tensor.nbytes for tensor in [*model.parameters(), *model.parameters(), *model.buffers(), *batch])
     return lasting + (plain - lasting) // 3
 
@@ -56,7 +56,7 @@ def main() -> None:
     torch.manual_seed(0)
     model = Classifier()
     data = list(batches(options.batch_size, options.side, options.steps))
-    planned = remat.compile(model, budget=a_third(model, data[0]))
+    planned = rekindle.compile(model, budget=a_third(model, data[0]))
     optimizer = torch.optim.SGD(planned.parameters(), lr=0.01, momentum=0.9)
     for step, (images, labels) in enumerate(data, start=1):
         optimizer.zero_grad()
@@ -64,7 +64,7 @@ def main() -> None:
         loss.backward()
         optimizer.step()
         print(f"step {step}: loss {loss.item():.4f}")
-    print(remat.report(planned))
+    print(rekindle.report(planned))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Models that return their loss, small enough for tests: the families that Remat must train as PyTorch does.
+"""Models that return their loss, small enough for tests: the families that Rekindle must train as PyTorch does.
 
 A `Family` makes a module in training mode and a batch for it; the same at every call. Weights are random, dropout is on.
 """

@@ -14,10 +14,10 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-os.environ["REMAT_CACHE"] = "off"
+os.environ["REKINDLE_CACHE"] = "off"
 
-import remat
-from remat.module import session_of
+import rekindle
+from rekindle.module import session_of
 
 WORLD = 2
 STEPS = 3
@@ -67,11 +67,11 @@ def run(kind: str, rank: int) -> str:
     expected = gradients(plain, batch) if kind != "different" else []
     network = build(kind, rank)
     if kind == "ddp inside":
-        model: nn.Module = DistributedDataParallel(remat.compile(network, 0.8, effort=1))
+        model: nn.Module = DistributedDataParallel(rekindle.compile(network, 0.8, effort=1))
     elif kind == "ddp outside":
-        model = remat.compile(DistributedDataParallel(network), 0.9, effort=1)
+        model = rekindle.compile(DistributedDataParallel(network), 0.9, effort=1)
     else:
-        model = remat.compile(network, 0.9, effort=1)
+        model = rekindle.compile(network, 0.9, effort=1)
     for _ in range(STEPS):
         found = gradients(model, batch)
         if not all(torch.equal(ours, theirs) for ours, theirs in zip(found, expected, strict=True)):
@@ -88,7 +88,7 @@ def main(kind: str, rank: int, meeting: str) -> None:
     distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=WORLD)
     try:
         print(run(kind, rank))
-    except remat.RematError as error:
+    except rekindle.RekindleError as error:
         print(type(error).__name__)
     distributed.destroy_process_group()
 

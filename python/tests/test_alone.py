@@ -7,16 +7,16 @@ import unittest
 import torch
 from test_compile import BATCH, Case, Layers, compiled
 
-import remat
-from remat import alone
-from remat.execute import boxed
+import rekindle
+from rekindle import alone
+from rekindle.execute import boxed
 
 NODE_COLUMNS = "rank,node_name,node_type,gtype,median_run_time_s,median_peak_mem_bytes,median_active_mem_bytes,device"
 
 
 class Profiles(Case):
     def test_the_tables_have_the_profilers_columns_and_every_node(self) -> None:
-        step = remat.profile(Layers(), torch.randn(BATCH, 32), name="layers")
+        step = rekindle.profile(Layers(), torch.randn(BATCH, 32), name="layers")
         self.assertEqual((step.guessed, step.batch_size), ([], BATCH))
         self.assertIn("layers, batch 512", str(step))
         with tempfile.TemporaryDirectory() as folder:
@@ -27,7 +27,7 @@ class Profiles(Case):
                 file.seek(0)
                 rows = list(csv.DictReader(file))
             with open(written[2]) as file:
-                again = remat.Graph.from_json(file.read())
+                again = rekindle.Graph.from_json(file.read())
             self.assertTrue(all(path.stat().st_size > 0 for path in written))
         self.assertEqual(again.to_json(), step.graph.to_json())
         self.assertEqual(max(int(row["median_peak_mem_bytes"]) for row in rows), step.graph.peak)
@@ -37,41 +37,41 @@ class Profiles(Case):
     def test_nothing_runs(self) -> None:
         model = Layers()
         before = torch.get_rng_state()
-        with remat.measure_peak() as measured:
-            remat.profile(model, torch.randn(4096, 32), profile="roofline")
+        with rekindle.measure_peak() as measured:
+            rekindle.profile(model, torch.randn(4096, 32), profile="roofline")
         self.assertTrue(all(parameter.grad is None for parameter in model.parameters()))
         self.assertLess(measured.peak, 6 * 4096 * 32 * 4, "the activations were made")
         self.assertFalse(torch.equal(before, torch.get_rng_state()), "the batch is drawn")
 
     def test_a_step_without_gradients_is_refused(self) -> None:
-        with self.assertRaisesRegex(remat.UnsupportedGraph, "gradient"):
-            remat.profile(Layers().requires_grad_(False), torch.randn(8, 32))
+        with self.assertRaisesRegex(rekindle.UnsupportedGraph, "gradient"):
+            rekindle.profile(Layers().requires_grad_(False), torch.randn(8, 32))
 
 
 class Batches(Case):
     def test_the_largest_batch_fits_and_the_next_does_not(self) -> None:
         model, budget = Layers(), 200_000
-        largest = remat.max_batch(model, lambda n: torch.randn(n, 32), budget=budget)
+        largest = rekindle.max_batch(model, lambda n: torch.randn(n, 32), budget=budget)
         self.assertGreater(largest.size, largest.plain_size)
         self.assertLessEqual(largest.peak, budget)
         compiled(model, budget)(torch.randn(largest.size, 32)).backward()
-        with self.assertRaises(remat.InfeasibleBudget):
+        with self.assertRaises(rekindle.InfeasibleBudget):
             compiled(Layers(), budget)(torch.randn(largest.size + 1, 32))
 
     def test_parameters_that_are_not_read_count(self) -> None:
         model, x = Layers(depth=2), torch.randn(BATCH, 32)
-        before = remat.profile(model, x, profile="roofline").graph.peak
+        before = rekindle.profile(model, x, profile="roofline").graph.peak
         model.unread = torch.nn.Parameter(torch.zeros(1000))
         model.register_buffer("idle", torch.zeros(500))
-        self.assertEqual(remat.profile(model, x, profile="roofline").graph.peak, before + 6000)
-        small = remat.max_batch(model, lambda n: torch.randn(n, 32), budget=before)
+        self.assertEqual(rekindle.profile(model, x, profile="roofline").graph.peak, before + 6000)
+        small = rekindle.max_batch(model, lambda n: torch.randn(n, 32), budget=before)
         self.assertLess(small.plain_size, BATCH)
 
     def test_a_share_is_refused_and_too_little_is_nothing(self) -> None:
         for budget in (0.5, "50%"):
-            with self.assertRaisesRegex(remat.InvalidInput, "bytes"):
-                remat.max_batch(Layers(), lambda n: torch.randn(n, 32), budget=budget)
-        none = remat.max_batch(Layers(), lambda n: torch.randn(n, 32), budget=1000)
+            with self.assertRaisesRegex(rekindle.InvalidInput, "bytes"):
+                rekindle.max_batch(Layers(), lambda n: torch.randn(n, 32), budget=budget)
+        none = rekindle.max_batch(Layers(), lambda n: torch.randn(n, 32), budget=1000)
         self.assertEqual((none.size, none.plain_size, none.peak), (0, 0, 0))
 
 
@@ -81,7 +81,7 @@ class Tools(Case):
         joint = alone.capture(model, x)
         static = [at for at, node in enumerate(joint.primals) if node in joint.parameters]
         outputs = len(joint.forward_outputs)
-        planned = remat.plan(joint.module, 0.6, num_forward_outputs=outputs, static_inputs=static, profile="roofline")
+        planned = rekindle.plan(joint.module, 0.6, num_forward_outputs=outputs, static_inputs=static, profile="roofline")
         self.assertLessEqual(planned.peak, planned.plan.budget)
         forward, backward = (boxed(module) for module in planned.modules())
         values = [x if node not in joint.parameters else None for node in joint.primals]

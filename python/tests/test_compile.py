@@ -1,4 +1,4 @@
-"""What `remat.compile` promises beside the numbers: checks, caches, names, reports and refusals."""
+"""What `rekindle.compile` promises beside the numbers: checks, caches, names, reports and refusals."""
 
 import copy
 import io
@@ -13,9 +13,9 @@ from unittest import mock
 import torch
 from torch import nn
 
-import remat
-from remat import caching, planning
-from remat.module import session_of
+import rekindle
+from rekindle import caching, planning
+from rekindle.module import session_of
 
 
 class Layers(nn.Module):
@@ -97,8 +97,8 @@ class Counting(nn.Module):
 BATCH = 512
 
 
-def compiled(module: nn.Module, budget: object = 0.6, **options: object) -> remat.PlannedModule:
-    return remat.compile(module, budget, **{"profile": "roofline", "effort": 1, **options})
+def compiled(module: nn.Module, budget: object = 0.6, **options: object) -> rekindle.PlannedModule:
+    return rekindle.compile(module, budget, **{"profile": "roofline", "effort": 1, **options})
 
 
 class Case(unittest.TestCase):
@@ -106,7 +106,7 @@ class Case(unittest.TestCase):
         torch._dynamo.reset()
         torch.manual_seed(3)
         self.folder = self.enterContext(tempfile.TemporaryDirectory())
-        self.enterContext(mock.patch.dict(os.environ, REMAT_CACHE=self.folder))
+        self.enterContext(mock.patch.dict(os.environ, REKINDLE_CACHE=self.folder))
 
     def assert_trains_alike(self, module: nn.Module, planned: nn.Module, x: torch.Tensor) -> None:
         """Two steps from the same state and seed give the same bits."""
@@ -143,7 +143,7 @@ class Numbers(Case):
 
     def test_a_buffer_that_is_assigned_counts_what_replaces_it(self) -> None:
         planned, x = compiled(Counting(), 1.0), torch.randn(BATCH, 32)
-        with remat.measure_peak([*planned.parameters(), *planned.buffers(), x]) as measured:
+        with rekindle.measure_peak([*planned.parameters(), *planned.buffers(), x]) as measured:
             planned(x).backward()
         (step,) = session_of(planned).planned
         # AOTAutograd drops what it is handed where it is the input's new content, which no graph says: that much is counted too many.
@@ -154,7 +154,7 @@ class Numbers(Case):
         module, x = Counting(), torch.randn(BATCH, 32)
         planned = compiled(copy.deepcopy(module))
         self.assert_trains_alike(module, planned, x)
-        self.assertGreater(remat.report(planned).graphs[0].recomputed, 0)
+        self.assertGreater(rekindle.report(planned).graphs[0].recomputed, 0)
 
     def test_measuring_draws_nothing(self) -> None:
         torch.manual_seed(4)
@@ -173,7 +173,7 @@ class Numbers(Case):
         for hook in hooks:
             hook.remove()
         self.assert_trains_alike(module, planned, x)
-        self.assertEqual(len(remat.report(planned).graphs), 2)
+        self.assertEqual(len(rekindle.report(planned).graphs), 2)
 
     def test_without_gradients_it_runs_as_it_is(self) -> None:
         module = Layers().eval()
@@ -184,10 +184,10 @@ class Numbers(Case):
         self.assertEqual(session_of(planned).planned, [])
 
     def test_a_backend_for_torch_compile(self) -> None:
-        module, backend = Layers(), remat.backend(0.6, profile="roofline", effort=1)
+        module, backend = Layers(), rekindle.backend(0.6, profile="roofline", effort=1)
         planned = torch.compile(copy.deepcopy(module), backend=backend, dynamic=False)
         self.assert_trains_alike(module, planned, torch.randn(BATCH, 32))
-        self.assertEqual(len(remat.report(backend).graphs), 1)
+        self.assertEqual(len(rekindle.report(backend).graphs), 1)
 
 
 class Checking(Case):
@@ -198,9 +198,9 @@ class Checking(Case):
 
     def test_a_draw_that_is_not_repeated_is_found(self) -> None:
         planned = compiled(Layers(), check=True)
-        forgetful = mock.patch("remat.randomness._set_state")
+        forgetful = mock.patch("rekindle.randomness._set_state")
         loss = planned(torch.randn(BATCH, 32))
-        with forgetful, self.assertRaisesRegex(remat.CheckFailed, "gradient"):
+        with forgetful, self.assertRaisesRegex(rekindle.CheckFailed, "gradient"):
             loss.backward()
 
     def test_a_module_that_saves_something_else_is_refused(self) -> None:
@@ -211,7 +211,7 @@ class Checking(Case):
         freed = next(s for s in steps[boundary:] if s[0] == "free" and _made_before(lowered, joint, steps[:boundary], s[1]))
         without = [step for step in steps if step != freed]
         never_read = [*without[:boundary], ("run", lowered.boundary), freed, *without[boundary + 1 :]]
-        with self.assertRaises(remat.RematError):
+        with self.assertRaises(rekindle.RekindleError):
             planning.inject(joint, lowered, never_read)
 
 
@@ -245,7 +245,7 @@ class Caching(Case):
         compiled(Layers(**depth), 1.0)(torch.randn(BATCH, 32))
         (file,) = Path(self.folder).glob("*.json")
         good = file.read_text()
-        for bad in (good.replace("peak_bytes", "peek_bytes"), "", "[]", good[:100], '{"format": "remat.cache/1", "graph": 3, "plan": []}'):
+        for bad in (good.replace("peak_bytes", "peek_bytes"), "", "[]", good[:100], '{"format": "rekindle.cache/1", "graph": 3, "plan": []}'):
             file.write_text(bad)
             torch._dynamo.reset()
             planned = compiled(Layers(**depth), 1.0)
@@ -268,7 +268,7 @@ class Caching(Case):
 
     def test_where_plans_are_kept(self) -> None:
         for given, expected in (("OFF", None), ("off", None), ("~/plans", Path.home() / "plans"), ("/plans", Path("/plans"))):
-            with mock.patch.dict(os.environ, REMAT_CACHE=given):
+            with mock.patch.dict(os.environ, REKINDLE_CACHE=given):
                 self.assertEqual(caching.folder(), expected)
 
 
@@ -339,7 +339,7 @@ class Module(Case):
 
     def test_shapes_without_gradients_are_not_compiled(self) -> None:
         planned = compiled(Layers())
-        with mock.patch("remat.module.MOST_PLANS", 1), torch.no_grad():
+        with mock.patch("rekindle.module.MOST_PLANS", 1), torch.no_grad():
             for batch in range(1, 6):
                 planned(torch.randn(batch, 32))
         planned(torch.randn(BATCH, 32)).backward()
@@ -350,7 +350,7 @@ class Module(Case):
         for batch in (BATCH, 2 * BATCH, BATCH):
             planned.zero_grad()
             planned(torch.randn(batch, 32)).backward()
-        self.assertEqual(len(remat.report(planned).graphs), 2)
+        self.assertEqual(len(rekindle.report(planned).graphs), 2)
 
     def test_the_optimizers_state_counts_before_it_is_there(self) -> None:
         module = Layers()
@@ -360,25 +360,25 @@ class Module(Case):
         optimizer.step()
         made = sum(value.untyped_storage().nbytes() for state in optimizer.state.values() for value in state.values())
         self.assertEqual(session_of(planned).held_by_others(), {"optimizer state": made})
-        self.assertIn("optimizer state", remat.report(planned).graphs[0].bytes_by_role)
+        self.assertIn("optimizer state", rekindle.report(planned).graphs[0].bytes_by_role)
 
     def test_a_report_is_readable(self) -> None:
         planned = compiled(Layers())
-        self.assertIn("nothing planned yet", str(remat.report(planned)))
+        self.assertIn("nothing planned yet", str(rekindle.report(planned)))
         planned(torch.randn(BATCH, 32)).backward()
-        (graph,) = remat.report(planned).graphs
+        (graph,) = rekindle.report(planned).graphs
         self.assertLess(graph.peak, graph.plain_peak)
         self.assertGreater(graph.overhead, 0.0)
         self.assertEqual(sum(graph.bytes_by_role.values()), session_of(planned).planned[0].plan.peak)
         for word in ("peak", "recomputes", "kept", "recomputed:"):
             self.assertIn(word, str(graph))
-        with self.assertRaisesRegex(remat.RematError, "not compiled by remat"):
-            remat.report(Layers())
+        with self.assertRaisesRegex(rekindle.RekindleError, "not compiled by rekindle"):
+            rekindle.report(Layers())
 
 
 class Refusals(Case):
     def test_a_budget_that_cannot_be_met_is_an_error_with_the_smallest(self) -> None:
-        with self.assertRaises(remat.InfeasibleBudget) as caught:
+        with self.assertRaises(rekindle.InfeasibleBudget) as caught:
             compiled(Layers(), 1000)(torch.randn(BATCH, 32))
         self.assertIsNone(caught.exception.__cause__)
         torch._dynamo.reset()
@@ -386,11 +386,11 @@ class Refusals(Case):
 
     def test_options_that_make_no_sense(self) -> None:
         for budget in (0.0, 1.5, True, None):
-            with self.assertRaises(remat.InvalidInput):
+            with self.assertRaises(rekindle.InvalidInput):
                 compiled(Layers(), budget)
-        with self.assertRaises(remat.InvalidInput):
+        with self.assertRaises(rekindle.InvalidInput):
             compiled(Layers(), profile="guess")
-        with self.assertRaisesRegex(remat.UnsupportedOption, "offload"):
+        with self.assertRaisesRegex(rekindle.UnsupportedOption, "offload"):
             compiled(Layers(), offload=True)
 
 
@@ -409,7 +409,7 @@ class Found(Case):
         peaks = []
         for _ in range(3):
             there = [part.grad for part in other.parameters() if part.grad is not None]
-            with remat.measure_peak([*other.parameters(), *there, x]) as measured:
+            with rekindle.measure_peak([*other.parameters(), *there, x]) as measured:
                 planned(x).backward()
             peaks.append(measured.peak)
         for part, expected in zip(other.parameters(), module.parameters(), strict=True):
@@ -428,7 +428,7 @@ class Found(Case):
         planned({"x": [x]}).backward()
         module.layers[0].requires_grad_(False)
         there = [part.grad for part in (*module.parameters(), x)]
-        with remat.measure_peak([*module.parameters(), *there, x]) as measured:
+        with rekindle.measure_peak([*module.parameters(), *there, x]) as measured:
             planned({"x": [x]}).backward()
         self.assertEqual(measured.peak, session_of(planned).planned[-1].peak)
 
@@ -437,9 +437,9 @@ class Found(Case):
         roomy = compiled(module)
         roomy(x)
         tight = session_of(roomy).planned[0].peak
-        step = torch.compile(module, backend=remat.backend(tight, profile="roofline", effort=1), dynamic=False)
+        step = torch.compile(module, backend=rekindle.backend(tight, profile="roofline", effort=1), dynamic=False)
         step(x).backward()
-        with self.assertRaisesRegex(remat.LiveGradients, "zero_grad"):
+        with self.assertRaisesRegex(rekindle.LiveGradients, "zero_grad"):
             step(x)
         module.zero_grad()
         step(x).backward()
@@ -447,7 +447,7 @@ class Found(Case):
     def test_a_forward_that_waits_for_its_backward(self) -> None:
         planned, x = compiled(Layers()), torch.randn(BATCH, 32)
         waiting = planned(x)
-        with self.assertWarnsRegex(remat.OverBudget, "waits for its backward"):
+        with self.assertWarnsRegex(rekindle.OverBudget, "waits for its backward"):
             planned(x)
         del waiting
         with warnings.catch_warnings():
@@ -460,7 +460,7 @@ class Found(Case):
         module, x = Layers(), torch.randn(BATCH, 32)
         module.unread = nn.Parameter(torch.zeros(1000))
         planned = compiled(module)
-        with remat.measure_peak([*module.parameters(), x]) as measured:
+        with rekindle.measure_peak([*module.parameters(), x]) as measured:
             planned(x).backward()
         self.assertEqual(measured.peak, session_of(planned).planned[0].peak)
 

@@ -23,10 +23,10 @@ class Budgets(unittest.TestCase):
         self.assertEqual(
             budgets(peaks, lasting=100 * MIB),
             {
-                "remat at eager": Kind("remat", 1000 * MIB),
-                "remat at torch 0.5 and torch 0.7": Kind("remat", 600 * MIB),
-                "remat at checkpoint": Kind("remat", 500 * MIB),
-                "remat at 0.75 of the lowest": Kind("remat", 400 * MIB),
+                "rekindle at eager": Kind("rekindle", 1000 * MIB),
+                "rekindle at torch 0.5 and torch 0.7": Kind("rekindle", 600 * MIB),
+                "rekindle at checkpoint": Kind("rekindle", 500 * MIB),
+                "rekindle at 0.75 of the lowest": Kind("rekindle", 400 * MIB),
             },
         )
 

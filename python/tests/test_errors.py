@@ -10,8 +10,8 @@ import warnings
 import torch
 from torch import nn
 
-import remat
-from remat import capture
+import rekindle
+from rekindle import capture
 
 QUICK = {"effort": 1, "profile": "roofline"}
 
@@ -36,57 +36,57 @@ class Scalar(nn.Module):
 class Errors(unittest.TestCase):
     def setUp(self) -> None:
         torch._dynamo.reset()
-        self.enterContext(unittest.mock.patch.dict(os.environ, REMAT_CACHE="off"))
+        self.enterContext(unittest.mock.patch.dict(os.environ, REKINDLE_CACHE="off"))
 
     def test_without_torch(self) -> None:
-        program = "import sys; sys.modules['torch'] = None; import remat; remat.Graph; remat.compile"
+        program = "import sys; sys.modules['torch'] = None; import rekindle; rekindle.Graph; rekindle.compile"
         ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-        self.assertIn("TorchMissing: remat.compile needs PyTorch, which is not installed: pip install torch", ended.stderr)
+        self.assertIn("TorchMissing: rekindle.compile needs PyTorch, which is not installed: pip install torch", ended.stderr)
 
     def test_an_old_torch(self) -> None:
         for version, is_refused in (("2.8.1+cu126", True), ("1.13.0", True), ("2.9.0", False), ("2.15.0", False), ("3.0.0a0", False)):
             with unittest.mock.patch.object(torch, "__version__", version):
                 if is_refused:
-                    with self.assertRaisesRegex(remat.UnsupportedTorch, "2.9 or newer"):
-                        remat.compile(network(), 0.5)
+                    with self.assertRaisesRegex(rekindle.UnsupportedTorch, "2.9 or newer"):
+                        rekindle.compile(network(), 0.5)
                 else:
-                    remat.compile(network(), 0.5)
+                    rekindle.compile(network(), 0.5)
 
     def test_torchs_own_budget(self) -> None:
-        with torch._functorch.config.patch(activation_memory_budget=0.5), self.assertRaisesRegex(remat.ForeignBudget, "0.5"):
-            remat.compile(network(), 0.5)
+        with torch._functorch.config.patch(activation_memory_budget=0.5), self.assertRaisesRegex(rekindle.ForeignBudget, "0.5"):
+            rekindle.compile(network(), 0.5)
 
     def test_an_infeasible_budget_is_not_wrapped(self) -> None:
         module = network()
-        with self.assertRaises(remat.InfeasibleBudget) as caught:
-            remat.compile(module, 100, **QUICK)(torch.randn(64, 8))
+        with self.assertRaises(rekindle.InfeasibleBudget) as caught:
+            rekindle.compile(module, 100, **QUICK)(torch.randn(64, 8))
         smallest = caught.exception.smallest
         self.assertIn(str(smallest), str(caught.exception))
         self.assertIsNone(caught.exception.__cause__)
         torch._dynamo.reset()
-        remat.compile(module, smallest, **QUICK)(torch.randn(64, 8)).sum().backward()
+        rekindle.compile(module, smallest, **QUICK)(torch.randn(64, 8)).sum().backward()
 
     def test_a_number_read_in_the_middle_is_warned_of(self) -> None:
-        with self.assertWarnsRegex(remat.UnplannedPart, "2 graphs.*item"):
-            remat.compile(Scalar(), 10**9, **QUICK)(torch.randn(4, 8)).sum().backward()
+        with self.assertWarnsRegex(rekindle.UnplannedPart, "2 graphs.*item"):
+            rekindle.compile(Scalar(), 10**9, **QUICK)(torch.randn(4, 8)).sum().backward()
 
     def test_a_module_without_gradients(self) -> None:
-        model = remat.compile(network().requires_grad_(False), 10**9, **QUICK)
-        with self.assertRaisesRegex(remat.NoGradients, "no_grad"):
+        model = rekindle.compile(network().requires_grad_(False), 10**9, **QUICK)
+        with self.assertRaisesRegex(rekindle.NoGradients, "no_grad"):
             model(torch.randn(4, 8))
         with torch.no_grad():
             self.assertEqual(model(torch.randn(4, 8)).shape, (4, 1))
 
     def test_a_compiler_that_is_off(self) -> None:
-        model = remat.compile(network(), 10**9, **QUICK)
-        with torch._dynamo.config.patch(disable=True), self.assertRaisesRegex(remat.Unplanned, "disabled"):
+        model = rekindle.compile(network(), 10**9, **QUICK)
+        with torch._dynamo.config.patch(disable=True), self.assertRaisesRegex(rekindle.Unplanned, "disabled"):
             model(torch.randn(4, 8))
 
     def test_a_hook_that_is_not_captured(self) -> None:
         module = network()
         module[1].register_full_backward_hook(lambda *_: None)
-        with self.assertRaisesRegex(remat.Unplanned, "1 has a backward hook.*remove it"):
-            remat.compile(module, 10**9, **QUICK)(torch.randn(4, 8))
+        with self.assertRaisesRegex(rekindle.Unplanned, "1 has a backward hook.*remove it"):
+            rekindle.compile(module, 10**9, **QUICK)(torch.randn(4, 8))
 
     def test_options_are_checked_when_they_are_given(self) -> None:
         budgets = (0, -1, 2**63, "", "lots", "8 gigs", "-1GiB", "101%", "0%", "9000000TiB", float("nan"))
@@ -96,65 +96,65 @@ class Errors(unittest.TestCase):
         bad += [{"strategy": "guess"}, {"profile": "guess"}, {"optimizer": network().parameters()}]
         for options in bad:
             options = {"budget": 0.5, **options}
-            with self.subTest(options), self.assertRaises(remat.InvalidInput):
-                remat.compile(network(), **options)
-            with self.subTest(options), self.assertRaises(remat.InvalidInput):
-                remat.backend(**options)
-        with self.assertRaises(remat.InvalidInput):
-            remat.max_batch(network(), lambda _: self.fail("nothing is to be tried"), budget="lots")
+            with self.subTest(options), self.assertRaises(rekindle.InvalidInput):
+                rekindle.compile(network(), **options)
+            with self.subTest(options), self.assertRaises(rekindle.InvalidInput):
+                rekindle.backend(**options)
+        with self.assertRaises(rekindle.InvalidInput):
+            rekindle.max_batch(network(), lambda _: self.fail("nothing is to be tried"), budget="lots")
         for budget in (1, 2**63 - 1, "100%", " 60 % ", "1.5GiB"):
-            remat.compile(network(), budget, strategy="blocks", effort=10, time_limit=1)
+            rekindle.compile(network(), budget, strategy="blocks", effort=10, time_limit=1)
 
     def test_modules_that_cannot_be_planned(self) -> None:
-        planned = remat.compile(network(), 0.5)
+        planned = rekindle.compile(network(), 0.5)
         for module, why in ((3, "int"), (nn.Linear, "class Linear"), (planned, "already"), (nn.Sequential(planned), "part 0")):
-            with self.assertRaisesRegex(remat.InvalidInput, why):
-                remat.compile(module, 0.5)
+            with self.assertRaisesRegex(rekindle.InvalidInput, why):
+                rekindle.compile(module, 0.5)
 
     def test_graphs_that_are_not_joint(self) -> None:
         traced = torch.fx.symbolic_trace(nn.Tanh())
         for graph, why in ((3, "GraphModule"), (traced, "tuple")):
-            with self.assertRaisesRegex(remat.InvalidInput, why):
-                remat.plan(graph, 0.5, num_forward_outputs=1)
+            with self.assertRaisesRegex(rekindle.InvalidInput, why):
+                rekindle.plan(graph, 0.5, num_forward_outputs=1)
 
     def test_sparse_gradients(self) -> None:
-        model = remat.compile(nn.Embedding(10, 8, sparse=True), 10**9, **QUICK)
-        with self.assertRaisesRegex(remat.UnsupportedGraph, "sparse=False"):
+        model = rekindle.compile(nn.Embedding(10, 8, sparse=True), 10**9, **QUICK)
+        with self.assertRaisesRegex(rekindle.UnsupportedGraph, "sparse=False"):
             model(torch.zeros(3, dtype=torch.long))
 
     def test_a_backends_report_is_that_of_its_function(self) -> None:
-        backend = remat.backend(100, **QUICK)
+        backend = rekindle.backend(100, **QUICK)
         model = torch.compile(network(), backend=backend, dynamic=False)
-        with self.assertRaisesRegex(remat.RematError, "function that remat.backend gave"):
-            remat.report(model)
+        with self.assertRaisesRegex(rekindle.RekindleError, "function that rekindle.backend gave"):
+            rekindle.report(model)
         with self.assertRaises(torch._dynamo.exc.BackendCompilerFailed) as caught:
             model(torch.randn(64, 8))
-        self.assertIsInstance(caught.exception.inner_exception, remat.InfeasibleBudget)
+        self.assertIsInstance(caught.exception.inner_exception, rekindle.InfeasibleBudget)
 
     def test_several_planned_parts_are_all_reported(self) -> None:
-        model = nn.Sequential(*(remat.compile(network(), budget, **QUICK) for budget in (10**9, 2 * 10**9)), nn.Tanh())
+        model = nn.Sequential(*(rekindle.compile(network(), budget, **QUICK) for budget in (10**9, 2 * 10**9)), nn.Tanh())
         model[1](model[0](torch.randn(4, 8)).expand(4, 8)).sum().backward()
-        graphs = remat.report(model).graphs
+        graphs = rekindle.report(model).graphs
         self.assertEqual([(graph.name, graph.budget) for graph in graphs], [("0, graph 0", 10**9), ("1, graph 0", 2 * 10**9)])
 
     def test_a_graph_that_is_kept(self) -> None:
-        model = remat.compile(network(), 10**9, **QUICK)
-        with self.assertRaisesRegex(remat.RetainedGraph, "retain_graph"):
+        model = rekindle.compile(network(), 10**9, **QUICK)
+        with self.assertRaisesRegex(rekindle.RetainedGraph, "retain_graph"):
             model(torch.randn(4, 8)).sum().backward(retain_graph=True)
 
     def test_a_gradient_of_a_gradient(self) -> None:
-        model, value = remat.compile(network(), 10**9, **QUICK), torch.randn(4, 8, requires_grad=True)
-        with self.assertRaisesRegex(remat.RetainedGraph, "gradients of gradients"):
+        model, value = rekindle.compile(network(), 10**9, **QUICK), torch.randn(4, 8, requires_grad=True)
+        with self.assertRaisesRegex(rekindle.RetainedGraph, "gradients of gradients"):
             torch.autograd.grad(model(value).sum(), value, create_graph=True)
 
     def test_shapes_that_always_change(self) -> None:
-        model = remat.compile(network(), 10**9, **QUICK)
+        model = rekindle.compile(network(), 10**9, **QUICK)
         with unittest.mock.patch.object(capture, "MOST_PLANS", 3), warnings.catch_warnings():
             warnings.simplefilter("error")
             for rows in (2, 3, 4):
                 model(torch.randn(rows, 8)).sum().backward()
             model(torch.randn(3, 8)).sum().backward()
-            with self.assertRaisesRegex(remat.TooManyShapes, "3 graphs"):
+            with self.assertRaisesRegex(rekindle.TooManyShapes, "3 graphs"):
                 model(torch.randn(5, 8))
 
 

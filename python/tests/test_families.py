@@ -10,8 +10,8 @@ import torch
 from planned_models import FAMILIES, Family
 from torch import nn
 
-import remat
-from remat.module import session_of
+import rekindle
+from rekindle.module import session_of
 
 STEPS = 3
 SHARES = (0.7, 0.4)
@@ -41,7 +41,7 @@ def train(family: Family, module: nn.Module, batch: tuple[torch.Tensor, ...], op
     for _ in range(STEPS):
         optimizer.zero_grad()
         there = [*module.parameters(), *module.buffers(), *batch]
-        with remat.measure_peak(there) as measured:
+        with rekindle.measure_peak(there) as measured:
             loss = module(*batch)
             loss.backward()
         peak = max(peak, measured.peak)
@@ -59,7 +59,7 @@ def train(family: Family, module: nn.Module, batch: tuple[torch.Tensor, ...], op
 class Families(unittest.TestCase):
     def setUp(self) -> None:
         torch._dynamo.reset()
-        self.enterContext(unittest.mock.patch.dict(os.environ, REMAT_CACHE="off"))
+        self.enterContext(unittest.mock.patch.dict(os.environ, REKINDLE_CACHE="off"))
 
     def check(self, name: str) -> None:
         family = FAMILIES[name]
@@ -74,7 +74,7 @@ class Families(unittest.TestCase):
 
     def check_budget(self, family: Family, budget: int | float, plain: Trained):
         module, batch = family.build()
-        compiled = remat.compile(module, budget, profile="roofline", effort=EFFORT)
+        compiled = rekindle.compile(module, budget, profile="roofline", effort=EFFORT)
         trained = train(family, compiled, batch, family.make_optimizer(module))
         (planned,) = session_of(compiled).planned
         for number, (step, expected) in enumerate(zip(trained.numbers, plain.numbers, strict=True)):

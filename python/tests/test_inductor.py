@@ -10,11 +10,11 @@ from test_compile import BATCH, Case, Layers, compiled
 from tolerance import excess
 from torch import nn
 
-import remat
-from remat import alone, capture
-from remat.execute import boxed
-from remat.metering import Meter
-from remat.module import session_of
+import rekindle
+from rekindle import alone, capture
+from rekindle.execute import boxed
+from rekindle.metering import Meter
+from rekindle.module import session_of
 
 STEPS = 3
 
@@ -46,7 +46,7 @@ class Inductor(Case):
         self.assert_keeps_the_plan(planned)
 
         torch._dynamo.reset()
-        backend = remat.backend(0.6, profile="roofline", effort=1, inductor=True)
+        backend = rekindle.backend(0.6, profile="roofline", effort=1, inductor=True)
         other = copy.deepcopy(module)
         self.assertEqual(excess(exact, eager, numbers(other, torch.compile(other, backend=backend, dynamic=False), x)), [])
         self.assert_keeps_the_plan(backend)
@@ -56,18 +56,18 @@ class Inductor(Case):
         runs = [node for kind, node in step.plan.steps() if kind == "run"]
         drawn = {step.lowered.index[node] for node in step.lowered.token_of}
         self.assertTrue(any(runs.count(node) > 1 for node in drawn), "no draw was repeated")
-        (report,) = remat.report(planned).graphs
+        (report,) = rekindle.report(planned).graphs
         self.assertEqual(report.measured_saved, report.saved)
         self.assertGreater(report.measured_peak, report.saved)
         self.assertLess(report.measured_peak, report.plain_peak)
         self.assertIn("as Inductor runs it", str(report))
 
     def test_without_a_compiler(self) -> None:
-        with mock.patch("shutil.which", return_value=None), self.assertRaisesRegex(remat.CompilerMissing, "apt install"):
+        with mock.patch("shutil.which", return_value=None), self.assertRaisesRegex(rekindle.CompilerMissing, "apt install"):
             compiled(Layers(), inductor=True)
 
     def test_bits_cannot_be_compared(self) -> None:
-        with self.assertRaisesRegex(remat.InvalidInput, "rounds differently"):
+        with self.assertRaisesRegex(rekindle.InvalidInput, "rounds differently"):
             compiled(Layers(), inductor=True, check=True)
 
 
@@ -78,7 +78,7 @@ class Metering(Case):
         joint = alone.capture(model, x)
         static = [at for at, node in enumerate(joint.primals) if node in joint.parameters]
         outputs = len(joint.forward_outputs)
-        planned = remat.plan(joint.module, 0.6, num_forward_outputs=outputs, static_inputs=static, profile="roofline")
+        planned = rekindle.plan(joint.module, 0.6, num_forward_outputs=outputs, static_inputs=static, profile="roofline")
         done: list[object] = []
         meter = Meter(planned, done.append)
         forward, backward = (boxed(module) for module in planned.modules())
@@ -98,7 +98,7 @@ class Metering(Case):
 
     def test_more_than_the_budget_is_said(self) -> None:
         step = types.SimpleNamespace(plan=types.SimpleNamespace(budget=100), measured_peak=120)
-        with self.assertWarnsRegex(remat.OverBudget, "120 bytes, 20 more than the budget of 100"):
+        with self.assertWarnsRegex(rekindle.OverBudget, "120 bytes, 20 more than the budget of 100"):
             capture.warn_over_budget(step)
 
 

@@ -6,13 +6,13 @@ import threading
 import unittest
 from unittest import mock
 
-import remat
-from remat import _native
+import rekindle
+from rekindle import _native
 
 LAYERS = 12
 
 
-def chain(layers: int = LAYERS, bytes_each: int = 1000) -> remat.Graph:
+def chain(layers: int = LAYERS, bytes_each: int = 1000) -> rekindle.Graph:
     """A network whose backward node i reads what its forward node i made."""
     storages = [{"bytes": 10, "role": "input"}]
     nodes = [{"name": "x", "phase": "input", "time_us": 0, "reads": [], "writes": [0]}]
@@ -24,20 +24,20 @@ def chain(layers: int = LAYERS, bytes_each: int = 1000) -> remat.Graph:
         storages.append({"bytes": 10, "role": "gradient"})
         nodes.append({"name": f"b{i}", "phase": "backward", "time_us": 2, "reads": reads, "writes": [len(storages) - 1]})
     graph = {"format": "remat.graph/1", "name": "chain", "storages": storages, "nodes": nodes, "outputs": [len(storages) - 1]}
-    return remat.Graph.from_json(json.dumps(graph))
+    return rekindle.Graph.from_json(json.dumps(graph))
 
 
 class Planning(unittest.TestCase):
     def test_a_plan_fits_and_is_valid_for_its_graph_only(self) -> None:
         graph = chain()
-        budget = remat.parse_budget("60%", graph)
+        budget = rekindle.parse_budget("60%", graph)
         self.assertEqual(budget, graph.peak * 60 // 100)
         plan = _native.plan(graph, budget)
         self.assertLessEqual(plan.peak, budget)
         self.assertGreater(plan.time, graph.time)
         self.assertLessEqual(plan.bound, plan.time)
-        self.assertEqual(remat.verify(graph, plan), [])
-        self.assertNotEqual(remat.verify(chain(LAYERS + 1), plan), [])
+        self.assertEqual(rekindle.verify(graph, plan), [])
+        self.assertNotEqual(rekindle.verify(chain(LAYERS + 1), plan), [])
 
     def test_steps_timeline_and_decisions_describe_the_same_plan(self) -> None:
         graph = chain()
@@ -49,24 +49,24 @@ class Planning(unittest.TestCase):
         again = sum(decision.recomputed for decision in plan.decisions(graph))
         self.assertEqual(again, len(runs) - len(set(runs)))
         self.assertGreater(again, 0)
-        self.assertEqual(len(remat.rewrite(graph, plan)), len(runs) + 1)
+        self.assertEqual(len(rekindle.rewrite(graph, plan)), len(runs) + 1)
 
     def test_text_gives_the_same_plan_back(self) -> None:
         graph = chain()
         plan = _native.plan(graph, graph.peak // 2)
-        read = remat.Plan.from_json(plan.to_json())
+        read = rekindle.Plan.from_json(plan.to_json())
         self.assertEqual(read.steps(), plan.steps())
         self.assertEqual((read.peak, read.time, read.budget), (plan.peak, plan.time, plan.budget))
         self.assertIsNone(read.bound)
-        self.assertEqual(remat.Graph.from_json(graph.to_json()).to_json(), graph.to_json())
+        self.assertEqual(rekindle.Graph.from_json(graph.to_json()).to_json(), graph.to_json())
 
     def test_an_infeasible_budget_names_the_smallest(self) -> None:
         graph = chain()
-        with self.assertRaises(remat.InfeasibleBudget) as caught:
+        with self.assertRaises(rekindle.InfeasibleBudget) as caught:
             _native.plan(graph, 100)
         error = caught.exception
         self.assertEqual((error.budget, error.floor), (100, graph.floor))
-        self.assertEqual(error.smallest, remat.smallest(graph).peak)
+        self.assertEqual(error.smallest, rekindle.smallest(graph).peak)
         self.assertIn(str(error.smallest), str(error))
         self.assertEqual(_native.plan(graph, error.smallest).peak, error.smallest)
         copy = pickle.loads(pickle.dumps(error))
@@ -75,13 +75,13 @@ class Planning(unittest.TestCase):
     def test_nonsense_is_refused_in_words(self) -> None:
         graph = chain()
         for call, word in [
-            (lambda: remat.Graph.from_json("{}"), "format"),
-            (lambda: remat.Plan.from_json("nothing"), "expected"),
-            (lambda: remat.parse_budget("12XB", graph), "unit"),
+            (lambda: rekindle.Graph.from_json("{}"), "format"),
+            (lambda: rekindle.Plan.from_json("nothing"), "expected"),
+            (lambda: rekindle.parse_budget("12XB", graph), "unit"),
             (lambda: _native.plan(graph, 100, strategy="luck"), "luck"),
             (lambda: _native.plan(graph, 100, effort=11), "between 0 and 10"),
         ]:
-            with self.assertRaisesRegex(remat.InvalidInput, word):
+            with self.assertRaisesRegex(rekindle.InvalidInput, word):
                 call()
 
 
@@ -116,7 +116,7 @@ class Watching(unittest.TestCase):
     def test_no_time_gives_the_first_plan_or_says_so(self) -> None:
         try:
             plan = _native.plan(self.graph, self.budget, time_limit=0.0)
-        except remat.PlanningStopped as stopped:
+        except rekindle.PlanningStopped as stopped:
             self.assertIn("allow more time", str(stopped))
         else:
             self.assertEqual(plan.status, "stopped")

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-import remat
+import rekindle
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -47,10 +47,10 @@ class Losses(unittest.TestCase):
             with self.subTest(name):
                 torch.manual_seed(0)
                 x, y = torch.randn(256, 32), torch.randn(256, 32)
-                model = remat.compile(Regression(loss), 0.75, profile="roofline", effort=1)
-                with remat.measure_peak([*model.parameters(), x, y]) as measured:
+                model = rekindle.compile(Regression(loss), 0.75, profile="roofline", effort=1)
+                with rekindle.measure_peak([*model.parameters(), x, y]) as measured:
                     model(x, y).backward()
-                (graph,) = remat.report(model).graphs
+                (graph,) = rekindle.report(model).graphs
                 self.assertEqual(measured.peak, graph.peak)
                 self.assertLessEqual(measured.peak, graph.budget)
 
@@ -73,10 +73,10 @@ class Embeddings(unittest.TestCase):
             with self.subTest(mode):
                 torch.manual_seed(0)
                 indices, offsets = torch.randint(0, 50, (1024,)), torch.arange(0, 1024, 4)
-                model = remat.compile(Bags(mode), 1.0, profile="roofline", effort=1)
-                with remat.measure_peak([*model.parameters(), indices, offsets]) as measured:
+                model = rekindle.compile(Bags(mode), 1.0, profile="roofline", effort=1)
+                with rekindle.measure_peak([*model.parameters(), indices, offsets]) as measured:
                     model(indices, offsets).backward()
-                (graph,) = remat.report(model).graphs
+                (graph,) = rekindle.report(model).graphs
                 self.assertEqual(measured.peak, graph.peak)
 
 

@@ -8,9 +8,9 @@ import warnings
 import torch
 from torch import nn
 
-import remat
-from remat.module import session_of
-from remat.together import largest_share
+import rekindle
+from rekindle.module import session_of
+from rekindle.together import largest_share
 
 
 QUICK = {"effort": 1, "profile": "roofline"}
@@ -48,7 +48,7 @@ class Apart(Broken):
 def step(module: nn.Module, batch: torch.Tensor) -> tuple[int, list[torch.Tensor]]:
     """The peak and the gradients of one step."""
     module.zero_grad()
-    with remat.measure_peak([*module.parameters(), batch]) as measured:
+    with rekindle.measure_peak([*module.parameters(), batch]) as measured:
         module(batch).backward()
     return measured.peak, [parameter.grad.clone() for parameter in module.parameters()]
 
@@ -56,18 +56,18 @@ def step(module: nn.Module, batch: torch.Tensor) -> tuple[int, list[torch.Tensor
 class Together(unittest.TestCase):
     def setUp(self) -> None:
         torch._dynamo.reset()
-        self.enterContext(unittest.mock.patch.dict(os.environ, REMAT_CACHE="off"))
+        self.enterContext(unittest.mock.patch.dict(os.environ, REKINDLE_CACHE="off"))
         torch.manual_seed(0)
         self.module, self.batch = Broken(), torch.randn(512, 64)
 
     def test_the_peak_of_both_halves_holds_from_the_first_step(self) -> None:
         plain_peak, plain = step(self.module, self.batch)
         budget = plain_peak * 6 // 10
-        model = remat.compile(self.module, budget, **QUICK)
+        model = rekindle.compile(self.module, budget, **QUICK)
         for _ in range(3):
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", remat.UnplannedPart)
-                warnings.simplefilter("error", remat.OverBudget)
+                warnings.simplefilter("ignore", rekindle.UnplannedPart)
+                warnings.simplefilter("error", rekindle.OverBudget)
                 peak, gradients = step(model, self.batch)
             self.assertLessEqual(peak, budget)
             for ours, theirs in zip(gradients, plain, strict=True):
@@ -80,7 +80,7 @@ class Together(unittest.TestCase):
         """That there are two is seen when both have run: the first step is said to need more, the later ones fit."""
         module = Apart()
         plain_peak, plain = step(module, self.batch)
-        model = remat.compile(module, plain_peak * 7 // 10, **QUICK)
+        model = rekindle.compile(module, plain_peak * 7 // 10, **QUICK)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for _ in range(3):
@@ -92,42 +92,42 @@ class Together(unittest.TestCase):
     def test_room_is_used_once_it_is_known(self) -> None:
         """The first pass saves as little as it can; a budget as large as the plain step's lets the second keep everything."""
         plain_peak, _ = step(self.module, self.batch)
-        model = remat.compile(self.module, 2 * plain_peak, **QUICK)
+        model = rekindle.compile(self.module, 2 * plain_peak, **QUICK)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", remat.UnplannedPart)
+            warnings.simplefilter("ignore", rekindle.UnplannedPart)
             first, _ = step(model, self.batch)
             second, _ = step(model, self.batch)
         self.assertLess(first, second)
 
     def test_an_infeasible_budget_names_one_that_works(self) -> None:
-        model = remat.compile(self.module, 300_000, **QUICK)
-        with warnings.catch_warnings(), self.assertRaises(remat.InfeasibleBudget) as caught:
-            warnings.simplefilter("ignore", remat.UnplannedPart)
+        model = rekindle.compile(self.module, 300_000, **QUICK)
+        with warnings.catch_warnings(), self.assertRaises(rekindle.InfeasibleBudget) as caught:
+            warnings.simplefilter("ignore", rekindle.UnplannedPart)
             for _ in range(2):
                 step(model, self.batch)
         smallest = caught.exception.smallest
         torch._dynamo.reset()
-        model = remat.compile(self.module, smallest, **QUICK)
+        model = rekindle.compile(self.module, smallest, **QUICK)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", remat.UnplannedPart)
+            warnings.simplefilter("ignore", rekindle.UnplannedPart)
             peaks = [step(model, self.batch)[0] for _ in range(2)]
         self.assertLessEqual(peaks[-1], smallest)
 
     def test_a_first_step_above_the_budget_is_said(self) -> None:
         plain_peak, _ = step(self.module, self.batch)
-        model = remat.compile(self.module, plain_peak // 3, **QUICK)
-        with warnings.catch_warnings(), self.assertWarnsRegex(remat.OverBudget, "may need .* bytes, .* more than the budget"):
-            warnings.simplefilter("ignore", remat.UnplannedPart)
+        model = rekindle.compile(self.module, plain_peak // 3, **QUICK)
+        with warnings.catch_warnings(), self.assertWarnsRegex(rekindle.OverBudget, "may need .* bytes, .* more than the budget"):
+            warnings.simplefilter("ignore", rekindle.UnplannedPart)
             step(model, self.batch)
 
     def test_a_backend_refuses_a_second_graph(self) -> None:
-        model = torch.compile(self.module, backend=remat.backend(10**9, **QUICK), dynamic=False)
-        with self.assertRaisesRegex(remat.SplitStep, "use remat.compile.*graph_break"):
+        model = torch.compile(self.module, backend=rekindle.backend(10**9, **QUICK), dynamic=False)
+        with self.assertRaisesRegex(rekindle.SplitStep, "use rekindle.compile.*graph_break"):
             model(self.batch)
 
     def test_the_warning_says_where_the_graph_breaks(self) -> None:
-        with self.assertWarnsRegex(remat.UnplannedPart, "2 graphs.*graph_break"):
-            step(remat.compile(self.module, 10**9, **QUICK), self.batch)
+        with self.assertWarnsRegex(rekindle.UnplannedPart, "2 graphs.*graph_break"):
+            step(rekindle.compile(self.module, 10**9, **QUICK), self.batch)
 
 
 class Shares(unittest.TestCase):

@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn cases_tell_what_they_were_measured_on() -> Result<()> {
-        let name = format!("remat-archive-test-{}", std::process::id());
+        let name = format!("rekindle-archive-test-{}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&folder)?;
         let (first, second) = (

@@ -12,7 +12,7 @@ use crate::repo::{Repo, show};
 
 const PARTS: [&str; 2] = ["profiles", "compare"];
 
-/// A model, and the rest of its `remat profile`.
+/// A model, and the rest of its `rekindle profile`.
 const PROFILES: [(&str, &str); 2] = [
     ("resnet152", "--batch-sizes 4,8,16,32,64 --optimizer sgd"),
     ("bert-base", "--batch-sizes 4,8,16,32"),
@@ -40,9 +40,10 @@ pub(crate) fn run(repo: &Repo, words: &[String]) -> Result<()> {
 }
 
 fn profile(repo: &Repo, model: &str, rest: &str) -> Result<()> {
-    let mut remat = repo.cargo("run --quiet --release --locked --package remat-cli -- profile");
-    remat.arg(model).args(rest.split(' '));
-    show(remat.args(["--measured", "1", "--out", FOLDER]))?;
+    let mut rekindle =
+        repo.cargo("run --quiet --release --locked --package rekindle-cli -- profile");
+    rekindle.arg(model).args(rest.split(' '));
+    show(rekindle.args(["--measured", "1", "--out", FOLDER]))?;
     for picture in PICTURES {
         let name = format!("{model}_{picture}.svg");
         let figure = repo.path(FIGURES).join(&name);

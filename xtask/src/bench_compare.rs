@@ -1,6 +1,6 @@
 //! `cargo xtask bench compare [CASE…]`: the planned step against the plain one, archived under `bench/runs`.
 //!
-//! Runs the example `overhead` of `crates/remat` for each case, keeps its lines in a file per case, and writes from all files of the
+//! Runs the example `overhead` of `crates/rekindle` for each case, keeps its lines in a file per case, and writes from all files of the
 //! day a table with the claims that it bears out, and the figures of `docs/analysis.md`. Fails if a claim does not hold.
 
 use std::fmt::Write as _;
@@ -69,7 +69,7 @@ pub(crate) fn run(repo: &Repo, names: &[String]) -> Result<()> {
     let archive = Archive::open(repo, "compare")?;
     for case in CASES.iter().filter(|case| is_wanted(names, case.name)) {
         let mut example =
-            repo.cargo("run --quiet --release --locked --package remat --example overhead --");
+            repo.cargo("run --quiet --release --locked --package rekindle --example overhead --");
         let csv = output(example.args(case.arguments.split(' ')))?;
         archive.keep(case.name, &csv)?;
     }
@@ -79,8 +79,8 @@ pub(crate) fn run(repo: &Repo, names: &[String]) -> Result<()> {
     }
     let claims = claims(&rows);
     archive.write("README.md", &summary(&archive, &rows, &claims)?)?;
-    let mut figures =
-        repo.cargo("run --quiet --release --locked --package remat-report --example comparison --");
+    let mut figures = repo
+        .cargo("run --quiet --release --locked --package rekindle-report --example comparison --");
     show(figures.args([&archive.folder, FIGURES, SHOWN]))?;
     archive.judge(&claims)
 }

@@ -22,7 +22,7 @@ pub(crate) fn run(repo: &Repo, names: &[String]) -> Result<()> {
     let archive = Archive::open(repo, "profile")?;
     for (model, batch) in CASES.iter().filter(|(model, _)| is_wanted(names, model)) {
         let mut example =
-            repo.cargo("run --release --locked --package remat-profile --example cost --");
+            repo.cargo("run --release --locked --package rekindle-profile --example cost --");
         archive.keep(model, &output(example.args([model, batch]))?)?;
     }
     let mut claims = Vec::new();
@@ -58,7 +58,7 @@ fn claims_of(case: &str, csv: &str) -> Result<[Claim; 2]> {
 fn summary(archive: &Archive, claims: &[Claim]) -> Result<String> {
     Ok(format!(
         "# What profiling costs, and whether its numbers add up\n\n\
-         `cargo xtask bench profile` {}. In each round come a plain step, a profile as `remat profile` makes it (one step of warm-up in \
+         `cargo xtask bench profile` {}. In each round come a plain step, a profile as `rekindle profile` makes it (one step of warm-up in \
          which every activation is copied out and back, three measured) and another plain step. All numbers are medians over the rounds; \
          the files have every round.\n\n{}",
         archive.cases_made_on(CASES.iter().map(|(model, _)| *model))?,

@@ -1,4 +1,4 @@
-//! `cargo xtask bench torch [CASE…]`: Remat in PyTorch against PyTorch's own ways to save memory, archived under `bench/runs`.
+//! `cargo xtask bench torch [CASE…]`: Rekindle in PyTorch against PyTorch's own ways to save memory, archived under `bench/runs`.
 //!
 //! Runs `python/bench/torch_contest.py` for each case, keeps its lines in a file per case, and writes from all files of the day a table
 //! with the claims that it bears out. Fails if a claim does not hold.
@@ -104,7 +104,7 @@ pub(crate) fn run(repo: &Repo, names: &[String]) -> Result<()> {
 /// A line of the contest.
 struct Row {
     contender: String,
-    /// Remat's alone.
+    /// Rekindle's alone.
     budget: Option<u64>,
     peak: u64,
     predicted_peak: Option<u64>,
@@ -120,7 +120,7 @@ struct Row {
 
 impl Row {
     fn is_ours(&self) -> bool {
-        self.contender.starts_with("remat")
+        self.contender.starts_with("rekindle")
     }
 
     /// The median over the rounds of this contender's time as a multiple of eager's. Of eager beside itself, it shows how exact that is.
@@ -189,7 +189,7 @@ fn claims(case: &Case, rows: &[Row]) -> Vec<Claim> {
         (
             equal == ours.len() && equal >= FEWEST_BUDGETS,
             format!(
-                "{}: over 3 optimizer steps Remat's losses, gradients and buffers are eager's, bit for bit, at {equal} of {} budgets",
+                "{}: over 3 optimizer steps Rekindle's losses, gradients and buffers are eager's, bit for bit, at {equal} of {} budgets",
                 case.name,
                 ours.len()
             ),
@@ -236,7 +236,7 @@ fn lowest<'r>(rows: &[&'r Row]) -> Option<&'r Row> {
 }
 
 const OVERVIEW: &str = "\
-| model | eager | the lowest of PyTorch's own | Remat in that memory | Remat's lowest | planning, s |
+| model | eager | the lowest of PyTorch's own | Rekindle in that memory | Rekindle's lowest | planning, s |
 |---|---|---|---|---|---|
 ";
 
@@ -272,12 +272,12 @@ const HEADER: &str = "\
 
 fn summary(archive: &Archive, results: &[(&Case, Vec<Row>)], claims: &[Claim]) -> Result<String> {
     let mut text = format!(
-        "# Remat in PyTorch against PyTorch's own ways to save memory\n\n\
+        "# Rekindle in PyTorch against PyTorch's own ways to save memory\n\n\
          `cargo xtask bench torch` {}. Versions: `python/requirements.txt`. A step is forward and backward, in training mode; its peak is the \
          sum of all live storages, parameters, gradients and batch included. Each contender has a process of its own and is timed beside eager: in a \
          round both run a step, in turns of 0.1 s in which the other process is stopped. malloc keeps what is freed. Times are medians of the rounds' ratios to eager, and the \
          files have every time; eager beside itself shows how exact they are. Compiled contenders run operation by operation in the same executor. \
-         `torch budget` is `torch._functorch.config.activation_memory_budget`; Remat's budgets are the peaks of the others (of peaks within 1 % of each other, the lowest), \
+         `torch budget` is `torch._functorch.config.activation_memory_budget`; Rekindle's budgets are the peaks of the others (of peaks within 1 % of each other, the lowest), \
          and one below them all. The numbers that may differ from eager's are the losses, gradients and buffers of three optimizer steps; a gradient \
          error is the largest difference in the first as a share of the parameter's largest gradient. \
          Where the others differ: `checkpoint` runs a block again with its batch-norm, whose running statistics move twice; PyTorch's partitioner gets \

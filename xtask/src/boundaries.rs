@@ -21,85 +21,90 @@ struct Reach {
 /// Every crate of the workspace, in the order of the data.
 const REACHES: [Reach; 14] = [
     Reach {
-        package: "remat-graph",
+        package: "rekindle-graph",
         allowed: &[],
     },
     Reach {
-        package: "remat-program",
-        allowed: &["remat-graph"],
+        package: "rekindle-program",
+        allowed: &["rekindle-graph"],
     },
     Reach {
-        package: "remat-models",
-        allowed: &["remat-graph", "remat-program"],
+        package: "rekindle-models",
+        allowed: &["rekindle-graph", "rekindle-program"],
     },
     Reach {
-        package: "remat-engine",
-        allowed: &["remat-graph", "remat-program"],
+        package: "rekindle-engine",
+        allowed: &["rekindle-graph", "rekindle-program"],
     },
     Reach {
-        package: "remat-profile",
-        allowed: &["remat-engine", "remat-graph", "remat-program"],
+        package: "rekindle-profile",
+        allowed: &["rekindle-engine", "rekindle-graph", "rekindle-program"],
     },
     Reach {
-        package: "remat-plan",
-        allowed: &["remat-graph", "remat-verify"],
+        package: "rekindle-plan",
+        allowed: &["rekindle-graph", "rekindle-verify"],
     },
     Reach {
-        package: "remat-rewrite",
-        allowed: &["remat-graph"],
+        package: "rekindle-rewrite",
+        allowed: &["rekindle-graph"],
     },
     Reach {
-        package: "remat-verify",
-        allowed: &["remat-graph"],
+        package: "rekindle-verify",
+        allowed: &["rekindle-graph"],
     },
     Reach {
-        package: "remat-report",
+        package: "rekindle-report",
         allowed: &[],
     },
     Reach {
-        package: "remat",
+        package: "rekindle",
         allowed: &[
-            "remat-engine",
-            "remat-graph",
-            "remat-models",
-            "remat-plan",
-            "remat-profile",
-            "remat-program",
-            "remat-rewrite",
-            "remat-verify",
+            "rekindle-engine",
+            "rekindle-graph",
+            "rekindle-models",
+            "rekindle-plan",
+            "rekindle-profile",
+            "rekindle-program",
+            "rekindle-rewrite",
+            "rekindle-verify",
         ],
     },
     Reach {
-        package: "remat-cli",
+        package: "rekindle-cli",
         allowed: &[
-            "remat",
-            "remat-engine",
-            "remat-graph",
-            "remat-models",
-            "remat-plan",
-            "remat-profile",
-            "remat-program",
-            "remat-report",
-            "remat-rewrite",
-            "remat-verify",
+            "rekindle",
+            "rekindle-engine",
+            "rekindle-graph",
+            "rekindle-models",
+            "rekindle-plan",
+            "rekindle-profile",
+            "rekindle-program",
+            "rekindle-report",
+            "rekindle-rewrite",
+            "rekindle-verify",
         ],
     },
     Reach {
-        package: "remat-py",
+        package: "rekindle-py",
         allowed: &[
-            "remat-engine",
-            "remat-graph",
-            "remat-plan",
-            "remat-profile",
-            "remat-program",
-            "remat-report",
-            "remat-rewrite",
-            "remat-verify",
+            "rekindle-engine",
+            "rekindle-graph",
+            "rekindle-plan",
+            "rekindle-profile",
+            "rekindle-program",
+            "rekindle-report",
+            "rekindle-rewrite",
+            "rekindle-verify",
         ],
     },
     Reach {
-        package: "remat-soak",
-        allowed: &["remat-graph", "remat-plan", "remat-rewrite", "remat-verify"],
+        package: "rekindle-soak",
+        allowed: &[
+            "rekindle-graph",
+            "rekindle-plan",
+            "rekindle-rewrite",
+            "rekindle-verify",
+        ],
     },
     Reach {
         package: "xtask",
@@ -114,7 +119,7 @@ struct Reserved {
 }
 
 /// Times steps that take turns: the one file outside the engine with threads, of which one runs at a time.
-const TURNS: &str = "crates/remat/src/side_by_side.rs";
+const TURNS: &str = "crates/rekindle/src/side_by_side.rs";
 const CLOCK: &[&str] = &["crates/profile", "crates/cli", "crates/py", "xtask", TURNS];
 const ENGINE: &[&str] = &["crates/engine"];
 const THREADS: &[&str] = &["crates/engine", TURNS];
@@ -191,7 +196,7 @@ fn without_entry(members: &BTreeSet<String>) -> Vec<String> {
 fn workspace_dependencies(repo: &Repo, package: &str) -> Result<BTreeSet<String>> {
     let mut command = repo.cargo("tree --locked --edges normal,build --prefix none --format {p}");
     let tree = output(command.args(["--package", package]))?;
-    let ours = names(&tree).filter(|name| name.starts_with("remat") && *name != package);
+    let ours = names(&tree).filter(|name| name.starts_with("rekindle") && *name != package);
     Ok(ours.map(String::from).collect())
 }
 
@@ -239,10 +244,10 @@ mod tests {
 
     #[test]
     fn a_crate_without_an_entry_is_named() {
-        let members = ["remat", "remat-new", "xtask"].map(String::from);
+        let members = ["rekindle", "rekindle-new", "xtask"].map(String::from);
         let found = without_entry(&members.into());
         assert_eq!(found.len(), 1);
-        assert!(found[0].starts_with("remat-new: "), "{}", found[0]);
+        assert!(found[0].starts_with("rekindle-new: "), "{}", found[0]);
     }
 
     #[test]

@@ -49,9 +49,9 @@ fn make(repo: &Repo, report: &str) -> Result<()> {
         ),
         format!("report {report}"),
     ] {
-        let mut remat = repo.cargo("run --quiet --package remat-cli --locked -- --quiet");
+        let mut rekindle = repo.cargo("run --quiet --package rekindle-cli --locked -- --quiet");
         show(
-            remat
+            rekindle
                 .args(line.split_whitespace())
                 .stdout(std::process::Stdio::null()),
         )?;

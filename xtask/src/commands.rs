@@ -1,6 +1,6 @@
-//! Every `remat` verb that the documents name answers to `--help`.
+//! Every `rekindle` verb that the documents name answers to `--help`.
 //!
-//! A command is a code span or a fenced line that starts with `remat` or with `cargo run --release --`. The fenced
+//! A command is a code span or a fenced line that starts with `rekindle` or with `cargo run --release --`. The fenced
 //! commands of the guide are run as well, in their order, in a folder of their own; a comment may name the exit
 //! code that is expected.
 
@@ -25,13 +25,13 @@ pub(crate) fn check(repo: &Repo) -> Result<()> {
             }
         }
     }
-    show(&mut repo.cargo("build --quiet --package remat-cli --locked"))?;
+    show(&mut repo.cargo("build --quiet --package rekindle-cli --locked"))?;
     let mut unknown = Vec::new();
     for (verb, place) in &verbs {
-        let mut command = repo.cargo("run --quiet --package remat-cli --locked --");
+        let mut command = repo.cargo("run --quiet --package rekindle-cli --locked --");
         let answer = command.args([verb.as_str(), "--help"]).output()?;
         if !answer.status.success() || answer.stdout.is_empty() {
-            unknown.push(format!("{place}: there is no `remat {verb}`"));
+            unknown.push(format!("{place}: there is no `rekindle {verb}`"));
         }
     }
     if !unknown.is_empty() {
@@ -44,9 +44,9 @@ pub(crate) fn check(repo: &Repo) -> Result<()> {
 const GUIDE: &str = "docs/guide.md";
 
 fn run_guide(repo: &Repo) -> Result<()> {
-    let binary = std::fs::canonicalize(repo.path("target/debug/remat"))
+    let binary = std::fs::canonicalize(repo.path("target/debug/rekindle"))
         .context("the tool was built, but is not in target/debug")?;
-    let folder = std::env::temp_dir().join(format!("remat-guide-{}", std::process::id()));
+    let folder = std::env::temp_dir().join(format!("rekindle-guide-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
     let steps = guide_commands(&repo.read(GUIDE)?);
     let ran = steps
@@ -66,7 +66,7 @@ struct GuideCommand {
     code: i32,
 }
 
-/// The fenced lines that start with `remat`.
+/// The fenced lines that start with `rekindle`.
 fn guide_commands(text: &str) -> Vec<GuideCommand> {
     let mut fenced = false;
     let mut commands = Vec::new();
@@ -74,7 +74,7 @@ fn guide_commands(text: &str) -> Vec<GuideCommand> {
         if content.starts_with("```") {
             fenced = !fenced;
         }
-        let Some(rest) = content.strip_prefix("remat ").filter(|_| fenced) else {
+        let Some(rest) = content.strip_prefix("rekindle ").filter(|_| fenced) else {
             continue;
         };
         let (words, comment) = rest.split_once(" #").unwrap_or((rest, ""));
@@ -93,7 +93,7 @@ fn run_step(binary: &Path, folder: &Path, step: &GuideCommand) -> Result<()> {
     let ran = command.args(&step.words).current_dir(folder).output()?;
     ensure!(
         ran.status.code() == Some(step.code),
-        "{GUIDE}:{}: `remat {}` ended with {}, not {}\n{}",
+        "{GUIDE}:{}: `rekindle {}` ended with {}, not {}\n{}",
         step.line,
         step.words.join(" "),
         ran.status,
@@ -103,10 +103,10 @@ fn run_step(binary: &Path, folder: &Path, step: &GuideCommand) -> Result<()> {
     Ok(())
 }
 
-/// The verb of a `remat` command line, if it is one: capitals stand for any verb, a dash starts a flag.
+/// The verb of a `rekindle` command line, if it is one: capitals stand for any verb, a dash starts a flag.
 fn verb_of(line: &str) -> Option<&str> {
     let rest = line
-        .strip_prefix("remat ")
+        .strip_prefix("rekindle ")
         .or_else(|| line.strip_prefix("cargo run --release -- "))?;
     let verb = rest.split_whitespace().next()?;
     verb.chars()
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn verbs_are_found_in_both_forms() {
         assert_eq!(
-            verb_of("remat profile resnet152 --batch-size 4"),
+            verb_of("rekindle profile resnet152 --batch-size 4"),
             Some("profile")
         );
         assert_eq!(verb_of("cargo run --release -- demo"), Some("demo"));
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn guide_commands_stand_in_fences_and_may_name_a_code() {
-        let text = "remat models\n```sh\nremat models\nls\nremat run mlp --plain  # exit code 3\n```\n`remat plan`";
+        let text = "rekindle models\n```sh\nrekindle models\nls\nrekindle run mlp --plain  # exit code 3\n```\n`rekindle plan`";
         let found = guide_commands(text);
         let lines: Vec<(usize, i32)> = found.iter().map(|c| (c.line, c.code)).collect();
         assert_eq!(lines, [(3, 0), (5, 3)]);
@@ -139,8 +139,8 @@ mod tests {
 
     #[test]
     fn flags_placeholders_and_other_commands_are_no_verbs() {
-        assert_eq!(verb_of("remat --help"), None);
-        assert_eq!(verb_of("remat VERB"), None);
+        assert_eq!(verb_of("rekindle --help"), None);
+        assert_eq!(verb_of("rekindle VERB"), None);
         assert_eq!(verb_of("cargo test"), None);
     }
 }

@@ -11,7 +11,7 @@ use crate::markdown::{Piece, code, documents, links};
 use crate::repo::Repo;
 
 /// What commands make at run time: a document may name it, a clone does not hold it.
-const MADE: [&str; 3] = ["target", "remat-report", ".venv"];
+const MADE: [&str; 3] = ["target", "rekindle-report", ".venv"];
 /// Endings that make a word without a slash a file name.
 const FILE_ENDINGS: [&str; 6] = [".md", ".toml", ".lock", ".rs", ".py", ".txt"];
 

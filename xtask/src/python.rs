@@ -3,7 +3,7 @@
 //! The package is installed by `pip install .` into a folder under `target`, so that what is tested is what a user
 //! gets. `.venv` holds what `python/requirements.txt` pins. A stamp beside it records the requirements that it was
 //! made from: while they are unchanged it is used again, otherwise it is made anew. An interpreter named in
-//! `REMAT_PYTHON` is used as it is, and nothing is installed.
+//! `REKINDLE_PYTHON` is used as it is, and nothing is installed.
 
 use std::path::{Path, PathBuf};
 
@@ -23,7 +23,7 @@ const PACKAGE: &str = "target/python";
 const WHEELS: &str = "target/wheels";
 const WHEEL_TRIAL: &str = "target/wheels/trial";
 /// Imports the package, which must be the wheel's, with its native half.
-const TRIAL: &str = "import remat; assert 'trial' in remat.__file__, remat.__file__; remat.parse_budget, remat.InfeasibleBudget";
+const TRIAL: &str = "import rekindle; assert 'trial' in rekindle.__file__, rekindle.__file__; rekindle.parse_budget, rekindle.InfeasibleBudget";
 
 /// Installs the package, checks its types, and runs every test under `python/tests`.
 pub(crate) fn check(repo: &Repo) -> Result<()> {
@@ -36,7 +36,7 @@ pub(crate) fn check(repo: &Repo) -> Result<()> {
         command
     };
     show(&mut run("-m mypy"))?;
-    show(&mut run("-m mypy.stubtest remat._native"))?;
+    show(&mut run("-m mypy.stubtest rekindle._native"))?;
     let mut tests = run("-m unittest discover --start-directory python/tests");
     show(tests.env("ENGINE_PEER", engine_peer(repo)?))
 }
@@ -93,7 +93,8 @@ fn install(repo: &Repo, python: &Path, folder: &Path, source: &Path, option: &st
 /// Builds the engine's side of the comparisons, optimised, and gives its path.
 pub(crate) fn engine_peer(repo: &Repo) -> Result<PathBuf> {
     show(
-        &mut repo.cargo("build --quiet --release --locked --package remat --example engine_peer"),
+        &mut repo
+            .cargo("build --quiet --release --locked --package rekindle --example engine_peer"),
     )?;
     let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or("target".into());
     Ok(repo.path(target).join("release/examples/engine_peer"))
@@ -101,7 +102,7 @@ pub(crate) fn engine_peer(repo: &Repo) -> Result<PathBuf> {
 
 /// A Python that has the requirements; installs them first if need be.
 pub(crate) fn interpreter(repo: &Repo) -> Result<PathBuf> {
-    if let Some(given) = std::env::var_os("REMAT_PYTHON") {
+    if let Some(given) = std::env::var_os("REKINDLE_PYTHON") {
         return Ok(PathBuf::from(given));
     }
     let wanted = repo.read(REQUIREMENTS)?;
@@ -122,7 +123,7 @@ fn make_environment(repo: &Repo, python: &PathBuf) -> Result<()> {
         .output()
         .is_ok_and(|out| out.status.success())
     {
-        bail!("there is no `python3`: install Python 3.10 or newer, or set REMAT_PYTHON");
+        bail!("there is no `python3`: install Python 3.10 or newer, or set REKINDLE_PYTHON");
     }
     show(
         repo.command("python3")

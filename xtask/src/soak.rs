@@ -6,5 +6,5 @@ use crate::repo::{Repo, show};
 
 /// Runs the soak at full length; the words go to it (`--graphs N --seed S --size N --processes N`).
 pub(crate) fn run(repo: &Repo, words: &[String]) -> Result<()> {
-    show(repo.cargo("run --release -p remat-soak --").args(words))
+    show(repo.cargo("run --release -p rekindle-soak --").args(words))
 }

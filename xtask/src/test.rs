@@ -58,12 +58,12 @@ const STAGES: [Stage; 11] = [
     Stage {
         name: "examples",
         run: examples,
-        remedy: "run it alone: `cargo run -p remat --example NAME`",
+        remedy: "run it alone: `cargo run -p rekindle --example NAME`",
     },
     Stage {
         name: "commands",
         run: commands::check,
-        remedy: "name only verbs that `remat --help` lists",
+        remedy: "name only verbs that `rekindle --help` lists",
     },
     Stage {
         name: "browser",
@@ -152,7 +152,7 @@ const EXAMPLES: [&str; 4] = ["profile", "plan", "rewrite", "train"];
 
 fn examples(repo: &Repo) -> Result<()> {
     for name in EXAMPLES {
-        let mut example = repo.cargo("run --quiet --package remat --locked --example");
+        let mut example = repo.cargo("run --quiet --package rekindle --locked --example");
         show(example.arg(name).stdout(Stdio::null()))?;
     }
     Ok(())

@@ -2,15 +2,15 @@
 
 use std::process::ExitCode;
 
-use remat_engine::EngineError;
-use remat_engine::kernels::KernelError;
-use remat_graph::FileError;
-use remat_models::ModelError;
-use remat_plan::PlanError;
-use remat_plan::mutwo::ActivationPlanError;
-use remat_profile::ProfileError;
-use remat_rewrite::RewriteError;
-use remat_verify::Violations;
+use rekindle_engine::EngineError;
+use rekindle_engine::kernels::KernelError;
+use rekindle_graph::FileError;
+use rekindle_models::ModelError;
+use rekindle_plan::PlanError;
+use rekindle_plan::mutwo::ActivationPlanError;
+use rekindle_profile::ProfileError;
+use rekindle_rewrite::RewriteError;
+use rekindle_verify::Violations;
 
 /// Something on the command line makes no sense.
 pub(crate) const USAGE: u8 = 2;
@@ -27,12 +27,12 @@ pub(crate) const CLOSED_PIPE: u8 = 141;
 /// Anything else.
 pub(crate) const FAILURE: u8 = 1;
 
-/// Printed under `remat --help`.
+/// Printed under `rekindle --help`.
 pub(crate) const HELP: &str = "\
 A model in the memory you have, from the first command to the last:
-  remat models
-  remat max-batch resnet50 --budget 2GiB
-  remat run resnet50 --batch-size 8 --budget 50% --steps 5
+  rekindle models
+  rekindle max-batch resnet50 --budget 2GiB
+  rekindle run resnet50 --batch-size 8 --budget 50% --steps 5
 
 Exit codes:
   0    done
@@ -42,14 +42,14 @@ Exit codes:
   4    a plan breaks a rule, or a step was not what was promised
   5    a file cannot be read or written, or does not hold what it should
   130  interrupted (Ctrl-C); no half-written file is left
-  141  whoever read the output has left, as in `remat models | head -1`
+  141  whoever read the output has left, as in `rekindle models | head -1`
 
 Results go to standard output, progress and notes to standard error; with --json, standard output is JSON and nothing \
 else. Colours only on a terminal, and never if NO_COLOR is set.";
 
 /// Ends the tool from any thread, without half-written files.
 pub(crate) fn now(code: u8) -> ! {
-    let _held = remat_graph::discard_partial_files();
+    let _held = rekindle_graph::discard_partial_files();
     std::process::exit(code.into())
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn code(error: &anyhow::Error) -> ExitCode {
         if cause.is::<UsageError>() || cause.is::<ModelError>() {
             return Some(USAGE);
         }
-        if let Some(error) = cause.downcast_ref::<remat::Error>() {
+        if let Some(error) = cause.downcast_ref::<rekindle::Error>() {
             return of_training(error);
         }
         if cause.is::<NothingFits>()
@@ -119,8 +119,8 @@ pub(crate) fn code(error: &anyhow::Error) -> ExitCode {
 }
 
 /// The code for what goes wrong between a model and its training.
-fn of_training(error: &remat::Error) -> Option<u8> {
-    use remat::Error;
+fn of_training(error: &rekindle::Error) -> Option<u8> {
+    use rekindle::Error;
     match error {
         Error::Model(_) => Some(USAGE),
         Error::DoesNotFit { .. }
@@ -157,8 +157,8 @@ pub(crate) fn is_out_of_memory(error: &EngineError) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use remat_engine::SpillError;
-    use remat_graph::Bytes;
+    use rekindle_engine::SpillError;
+    use rekindle_graph::Bytes;
 
     #[track_caller]
     fn check(error: impl Into<anyhow::Error>, expected: u8) {
@@ -175,7 +175,7 @@ mod tests {
         };
         check(memory(), INFEASIBLE);
         check(ProfileError::from(memory()), INFEASIBLE);
-        check(remat::Error::from(memory()), INFEASIBLE);
+        check(rekindle::Error::from(memory()), INFEASIBLE);
         let disk = EngineError::Kernel {
             node: "offload".into(),
             source: SpillError("no space".into()).into(),

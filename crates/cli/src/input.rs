@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use anyhow::Context as _;
-use remat::{FitOptions, profile_plain};
-use remat_graph::{Graph, read_graph};
-use remat_models::{ModelOptions, build};
-use remat_program::Optimizer;
+use rekindle::{FitOptions, profile_plain};
+use rekindle_graph::{Graph, read_graph};
+use rekindle_models::{ModelOptions, build};
+use rekindle_program::Optimizer;
 
 use crate::exit::UsageError;
 use crate::progress::Preparation;

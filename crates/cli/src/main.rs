@@ -1,4 +1,4 @@
-//! The `remat` command: reads the arguments, runs one verb, and turns what went wrong into a message
+//! The `rekindle` command: reads the arguments, runs one verb, and turns what went wrong into a message
 //! and an exit code.
 
 // First, because its `print!`, `println!` and `eprintln!` take the place of the usual ones everywhere.
@@ -17,7 +17,7 @@ use std::process::ExitCode;
 
 /// Train a model in the memory you have.
 #[derive(Parser)]
-#[command(name = "remat", version, after_help = exit::HELP, max_term_width = 100)]
+#[command(name = "rekindle", version, after_help = exit::HELP, max_term_width = 100)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: commands::Command,

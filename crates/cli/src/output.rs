@@ -8,9 +8,9 @@ use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use remat_graph::{Graph, destination, write_atomically};
-use remat_plan::{Action, Planned};
-use remat_report::Chart;
+use rekindle_graph::{Graph, destination, write_atomically};
+use rekindle_plan::{Action, Planned};
+use rekindle_report::Chart;
 
 use crate::exit::{self, UsageError};
 

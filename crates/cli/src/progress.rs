@@ -7,9 +7,9 @@ use std::io::{IsTerminal as _, Write as _};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use remat::Preparing;
-use remat_graph::Bytes;
-use remat_plan::{Progress, Watch};
+use rekindle::Preparing;
+use rekindle_graph::Bytes;
+use rekindle_plan::{Progress, Watch};
 
 /// Work that takes less shows nothing.
 const SOON: Duration = Duration::from_millis(500);

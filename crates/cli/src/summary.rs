@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use remat_graph::{Bytes, Graph};
-use remat_plan::{Action, Decision, Planned, Status};
+use rekindle_graph::{Bytes, Graph};
+use rekindle_plan::{Action, Decision, Planned, Status};
 use serde_json::{Value, json};
 
 /// How many recomputations are listed.

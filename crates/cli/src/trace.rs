@@ -6,8 +6,8 @@
 
 use std::time::Instant;
 
-use remat_engine::Observer;
-use remat_graph::{Bytes, Graph, NodeId, Phase};
+use rekindle_engine::Observer;
+use rekindle_graph::{Bytes, Graph, NodeId, Phase};
 use serde_json::{Value, json};
 
 /// One run of a node.

@@ -31,7 +31,7 @@ const VERBS: [&str; 11] = [
 fn every_verb_that_gives_a_result_gives_it_as_json_and_nothing_else() {
     let folder = Folder::new("json-everywhere");
     let line = "plan @mlp-b256 --budget 100% --effort 0 --out plan.json";
-    folder.remat(line).works();
+    folder.rekindle(line).works();
     for line in [
         "profile mlp --batch-size 2 --warmup 0 --measured 1 --no-pictures --out .".into(),
         "plan @mlp-b256 --budget 100% --effort 0".into(),
@@ -44,7 +44,7 @@ fn every_verb_that_gives_a_result_gives_it_as_json_and_nothing_else() {
         "report .".into(),
         "models".into(),
     ] {
-        let ran = folder.remat(&format!("{line} --json --quiet"));
+        let ran = folder.rekindle(&format!("{line} --json --quiet"));
         assert_eq!(ran.err, "", "{line}");
         let out = ran.works();
         let value: Result<Value, _> = serde_json::from_str(&out);
@@ -57,11 +57,11 @@ fn every_verb_that_gives_a_result_gives_it_as_json_and_nothing_else() {
 fn every_verb_helps_with_examples() {
     let folder = Folder::new("examples");
     for verb in VERBS {
-        let help = folder.remat(&format!("{verb} --help")).works();
+        let help = folder.rekindle(&format!("{verb} --help")).works();
         assert!(help.contains("Examples:"), "{verb}");
-        assert!(help.contains(&format!("  remat {verb}")), "{verb}");
+        assert!(help.contains(&format!("  rekindle {verb}")), "{verb}");
     }
-    let help = folder.remat("--help").works();
+    let help = folder.rekindle("--help").works();
     for code in ["  2  ", "  3  ", "  4  ", "  5  ", "  130  ", "  141  "] {
         assert!(help.contains(code), "{code}");
     }
@@ -81,28 +81,28 @@ fn help_fits_in_a_terminal() {
 #[test]
 fn mistyped_words_get_a_suggestion() {
     let folder = Folder::new("mistyped");
-    folder.remat("plann").fails(2, &["plan"]);
+    folder.rekindle("plann").fails(2, &["plan"]);
     folder
-        .remat("run mlp --bugdet 1GiB")
+        .rekindle("run mlp --bugdet 1GiB")
         .fails(2, &["--budget"]);
-    folder.remat("run resnet5").fails(2, &["resnet50"]);
+    folder.rekindle("run resnet5").fails(2, &["resnet50"]);
     folder
-        .remat("plan resnt50 --budget 50%")
+        .rekindle("plan resnt50 --budget 50%")
         .fails(2, &["did you mean `resnet50`"]);
     folder
-        .remat("plan resnet50 --budget 50%")
+        .rekindle("plan resnet50 --budget 50%")
         .fails(2, &["--batch-size"]);
     folder
-        .remat("run mlp --optimizer adan")
+        .rekindle("run mlp --optimizer adan")
         .fails(2, &["'adam'"]);
-    folder.remat("completions bahs").fails(2, &["bash"]);
+    folder.rekindle("completions bahs").fails(2, &["bash"]);
 }
 
 #[test]
 fn completions_are_scripts_that_know_the_verbs() {
     let folder = Folder::new("completions");
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let script = folder.remat(&format!("completions {shell}")).works();
+        let script = folder.rekindle(&format!("completions {shell}")).works();
         for verb in VERBS {
             assert!(script.contains(verb), "{shell} {verb}");
         }
@@ -113,18 +113,18 @@ fn completions_are_scripts_that_know_the_verbs() {
 fn quiet_leaves_results_and_errors() {
     let folder = Folder::new("quiet");
     let line = "plan @mlp-b256 --budget 1GiB --out plan.json";
-    let ran = folder.remat(line);
+    let ran = folder.rekindle(line);
     assert!(
         ran.err.contains("note:") && ran.err.contains("wrote"),
         "{}",
         ran.err
     );
     assert!(!ran.err.contains('\x1b'), "no colours in a file");
-    let ran = folder.remat(&format!("--quiet {line}"));
+    let ran = folder.rekindle(&format!("--quiet {line}"));
     assert_eq!(ran.err, "");
     assert!(ran.works().contains("peak"));
     folder
-        .remat("plan nowhere.json --budget 1GiB --quiet")
+        .rekindle("plan nowhere.json --budget 1GiB --quiet")
         .fails(5, &["error: ", "nowhere.json"]);
 }
 
@@ -158,9 +158,9 @@ fn a_full_disk_is_an_error_and_no_panic() {
     );
     assert_eq!(ran.code, 5);
     // Nothing takes the device's place, and the error names it.
-    let ran = folder.remat("plan @mlp-b256 --budget 1GiB --out /dev/full");
+    let ran = folder.rekindle("plan @mlp-b256 --budget 1GiB --out /dev/full");
     ran.fails(5, &["/dev/full", "space"]);
-    let ran = folder.remat(&format!("run {SMALL} --steps 1 --checkpoint /dev/full"));
+    let ran = folder.rekindle(&format!("run {SMALL} --steps 1 --checkpoint /dev/full"));
     ran.fails(5, &["/dev/full"]);
     assert!(
         !std::fs::metadata("/dev/full")
@@ -168,7 +168,7 @@ fn a_full_disk_is_an_error_and_no_panic() {
             .is_file()
     );
     folder
-        .remat("plan @mlp-b256 --budget 1GiB --out /dev/null")
+        .rekindle("plan @mlp-b256 --budget 1GiB --out /dev/null")
         .works();
 }
 
@@ -186,7 +186,7 @@ fn files_that_cannot_be_are_told_apart() {
         "compare mlp --csv folder",
     ] {
         folder
-            .remat(line)
+            .rekindle(line)
             .fails(2, &["folder", "name a file in it"]);
     }
     for line in [
@@ -199,18 +199,20 @@ fn files_that_cannot_be_are_told_apart() {
         "run mlp --resume folder --steps 1",
         "run mlp --budget 99% --profile folder --steps 1",
     ] {
-        let ran = folder.remat(line);
+        let ran = folder.rekindle(line);
         assert!(!ran.err.contains("panicked"), "{line}: {}", ran.err);
         ran.fails(5, &["error: "]);
     }
     // Not even root may write there.
     if std::path::Path::new("/proc/self").exists() {
         let line = "plan @mlp-b256 --budget 100% --effort 0 --out /proc/plan.json";
-        folder.remat(line).fails(5, &["/proc/plan.json"]);
+        folder.rekindle(line).fails(5, &["/proc/plan.json"]);
         let line = "profile mlp --batch-size 1 --warmup 0 --measured 1 --out /proc/profile";
-        folder.remat(line).fails(5, &["/proc/profile"]);
+        folder.rekindle(line).fails(5, &["/proc/profile"]);
     }
-    folder.remat("profile mlp --out text").fails(5, &["text"]);
+    folder
+        .rekindle("profile mlp --out text")
+        .fails(5, &["text"]);
     assert_eq!(folder.read("text"), "no graph", "nothing was overwritten");
     assert_eq!(folder.files(), ["folder", "text"]);
 }
@@ -219,7 +221,7 @@ fn files_that_cannot_be_are_told_apart() {
 fn a_file_that_is_named_twice_is_not_written() {
     let folder = Folder::new("twice");
     let line = "plan @mlp-b256 --budget 100% --effort 0 --out plan.json";
-    folder.remat(line).works();
+    folder.rekindle(line).works();
     let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../../corpus/mlp-b256.json");
     std::fs::copy(corpus, folder.0.join("g.json")).expect("it is there");
     std::os::unix::fs::symlink("g.json", folder.0.join("link")).expect("links work");
@@ -242,7 +244,7 @@ fn a_file_that_is_named_twice_is_not_written() {
         "run mlp --resume g.json --save g.json",
         "report . --out plan.json",
     ] {
-        folder.remat(line).fails(2, &["named twice"]);
+        folder.rekindle(line).fails(2, &["named twice"]);
     }
     let after = (
         folder.files(),
@@ -252,7 +254,7 @@ fn a_file_that_is_named_twice_is_not_written() {
     assert_eq!(before, after);
     // A device takes everything.
     folder
-        .remat("plan g.json --budget 100% --effort 0 --out /dev/null --decisions /dev/null")
+        .rekindle("plan g.json --budget 100% --effort 0 --out /dev/null --decisions /dev/null")
         .works();
 }
 
@@ -287,7 +289,7 @@ fn an_interrupted_run_leaves_a_whole_checkpoint() {
     );
     assert_eq!(folder.files(), ["c.safetensors"]);
     folder
-        .remat(&format!("run {SMALL} --steps 7 --resume c.safetensors"))
+        .rekindle(&format!("run {SMALL} --steps 7 --resume c.safetensors"))
         .works();
 }
 
@@ -318,5 +320,5 @@ fn an_interrupted_profile_leaves_only_whole_files() {
         names.iter().all(|name| !name.contains("partial")),
         "{names:?}"
     );
-    assert!(remat_profile::read_profile(&folder.0.join("here"), "mlp", 1).is_ok());
+    assert!(rekindle_profile::read_profile(&folder.0.join("here"), "mlp", 1).is_ok());
 }

@@ -1,4 +1,4 @@
-//! `remat max-batch` as a user meets it.
+//! `rekindle max-batch` as a user meets it.
 
 mod command;
 
@@ -15,7 +15,7 @@ fn bytes(value: &Value) -> u64 {
 #[test]
 fn the_batch_that_is_named_trains_in_the_budget_and_the_plain_one_is_the_largest() {
     let folder = Folder::new("max-batch");
-    let found = folder.remat(&format!("max-batch {SMALL} --budget 24MiB --json"));
+    let found = folder.rekindle(&format!("max-batch {SMALL} --budget 24MiB --json"));
     let found: Value = serde_json::from_str(&found.works()).expect("JSON and nothing else");
     let budget = bytes(&found["budget_bytes"]);
     let (plain, planned) = (&found["plain"], &found["planned"]);
@@ -24,7 +24,7 @@ fn the_batch_that_is_named_trains_in_the_budget_and_the_plain_one_is_the_largest
     assert!(bytes(&planned["arena_bytes"]) <= budget);
     assert!(bytes(&found["refused"]["batch"]) > batch, "{found:#}");
 
-    let run = |arguments: &str| folder.remat(&format!("run {SMALL} --steps 1 {arguments}"));
+    let run = |arguments: &str| folder.rekindle(&format!("run {SMALL} --steps 1 {arguments}"));
     run(&format!(
         "--plain --budget {budget} --batch-size {plain_batch}"
     ))
@@ -39,13 +39,13 @@ fn the_batch_that_is_named_trains_in_the_budget_and_the_plain_one_is_the_largest
 #[test]
 fn an_overhead_that_is_allowed_bounds_the_batch() {
     let folder = Folder::new("max-batch-overhead");
-    let found = folder.remat(&format!(
+    let found = folder.rekindle(&format!(
         "max-batch {SMALL} --budget 24MiB --max-overhead 0% --json"
     ));
     let found: Value = serde_json::from_str(&found.works()).expect("JSON");
     assert_eq!(found["planned"]["predicted_overhead"].as_f64(), Some(0.0));
     let text = folder
-        .remat(&format!("max-batch {SMALL} --budget 24MiB"))
+        .rekindle(&format!("max-batch {SMALL} --budget 24MiB"))
         .works();
     for word in [
         "plain",
@@ -53,7 +53,7 @@ fn an_overhead_that_is_allowed_bounds_the_batch() {
         "a sample",
         "Batch",
         "no violation",
-        "remat compare",
+        "rekindle compare",
     ] {
         assert!(text.contains(word), "{word:?} is not in:\n{text}");
     }
@@ -63,17 +63,17 @@ fn an_overhead_that_is_allowed_bounds_the_batch() {
 fn what_cannot_be_is_refused_with_a_reason() {
     let folder = Folder::new("max-batch-refused");
     folder
-        .remat(&format!("max-batch {SMALL} --budget 1MiB"))
+        .rekindle(&format!("max-batch {SMALL} --budget 1MiB"))
         .fails(3, &["smallest arena known"]);
     folder
-        .remat(&format!("max-batch {SMALL} --budget 50%"))
+        .rekindle(&format!("max-batch {SMALL} --budget 50%"))
         .fails(2, &["which batch size"]);
     folder
-        .remat(&format!(
+        .rekindle(&format!(
             "max-batch {SMALL} --budget 1GiB --max-overhead 20"
         ))
         .fails(2, &["20%"]);
     folder
-        .remat("max-batch transformer-tinny --budget 1GiB")
+        .rekindle("max-batch transformer-tinny --budget 1GiB")
         .fails(2, &["transformer-tiny"]);
 }

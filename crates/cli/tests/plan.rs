@@ -1,15 +1,15 @@
-//! `remat plan`, `remat frontier` and `remat verify` as a user meets them.
+//! `rekindle plan`, `rekindle frontier` and `rekindle verify` as a user meets them.
 
 mod command;
 
 use command::Folder;
-use remat_graph::{Plan, Step};
+use rekindle_graph::{Plan, Step};
 
 #[test]
 fn a_plan_is_written_and_passes_the_check() {
     let folder = Folder::new("plan");
     let out = folder
-        .remat("plan @unet-b8 --budget 80% --strategy mutwo --out plan.json --decisions d.csv")
+        .rekindle("plan @unet-b8 --budget 80% --strategy mutwo --out plan.json --decisions d.csv")
         .works();
     for word in [
         "unet-b8",
@@ -41,7 +41,7 @@ fn a_plan_is_written_and_passes_the_check() {
     assert!(count("RECOMPUTE") > 0 && count("RETAINED") > 0);
     assert_eq!(count("RECOMPUTE") + count("RETAINED"), lines.count());
 
-    let audit = folder.remat("verify @unet-b8 plan.json").works();
+    let audit = folder.rekindle("verify @unet-b8 plan.json").works();
     assert!(audit.starts_with("valid"), "{audit}");
 }
 
@@ -49,14 +49,14 @@ fn a_plan_is_written_and_passes_the_check() {
 fn json_holds_the_same_numbers() {
     let folder = Folder::new("json");
     let out = folder
-        .remat("plan @unet-b8 --budget 80% --strategy mutwo --out plan.json --json")
+        .rekindle("plan @unet-b8 --budget 80% --strategy mutwo --out plan.json --json")
         .works();
     let said: serde_json::Value = serde_json::from_str(&out).expect("JSON");
     let plan = Plan::from_json(&folder.read("plan.json")).expect("a plan");
     assert_eq!(said["peak_bytes"], plan.peak.get());
     assert_eq!(said["time_us"], plan.time.get());
     assert_eq!(said["plain_peak_bytes"], 3_142_118_200_u64);
-    let out = folder.remat("verify @unet-b8 plan.json --json").works();
+    let out = folder.rekindle("verify @unet-b8 plan.json --json").works();
     let audit: serde_json::Value = serde_json::from_str(&out).expect("JSON");
     assert_eq!(audit["peak_bytes"], plan.peak.get());
     assert_eq!(audit["recomputed_runs"], said["recomputed_runs"]);
@@ -68,7 +68,7 @@ fn the_same_command_gives_the_same_bytes() {
     for strategy in ["search", "mutwo", "sqrt"] {
         let plan = |out: &str| {
             let line = format!("plan @vgg16-b32 --budget 95% --effort 0 --strategy {strategy}");
-            folder.remat(&format!("{line} --out {out}")).works();
+            folder.rekindle(&format!("{line} --out {out}")).works();
             folder.read(out)
         };
         assert_eq!(plan("a.json"), plan("b.json"));
@@ -78,7 +78,7 @@ fn the_same_command_gives_the_same_bytes() {
 #[test]
 fn a_budget_that_cannot_be_met_writes_nothing() {
     let folder = Folder::new("infeasible");
-    let ran = folder.remat("plan @mlp-b256 --budget 1MiB --out plan.json --decisions d.csv");
+    let ran = folder.rekindle("plan @mlp-b256 --budget 1MiB --out plan.json --decisions d.csv");
     ran.fails(
         3,
         &[
@@ -95,7 +95,7 @@ fn a_budget_that_cannot_be_met_writes_nothing() {
 fn the_smallest_budget_named_in_the_refusal_works() {
     let folder = Folder::new("smallest");
     for strategy in ["search", "mutwo", "sqrt"] {
-        let ran = folder.remat(&format!(
+        let ran = folder.rekindle(&format!(
             "plan @unet-b8 --budget 1% --effort 0 --strategy {strategy}"
         ));
         assert_eq!(ran.code, 3, "{}", ran.err);
@@ -103,7 +103,7 @@ fn the_smallest_budget_named_in_the_refusal_works() {
         let bytes = line.and_then(|l| l.split(['(', ' ']).rev().nth(1));
         let bytes = bytes.expect("a number of bytes").to_owned();
         folder
-            .remat(&format!(
+            .rekindle(&format!(
                 "plan @unet-b8 --budget {bytes} --effort 0 --strategy {strategy}"
             ))
             .works();
@@ -122,7 +122,7 @@ fn nonsense_budgets_each_get_a_word() {
         ("1.5", "whole"),
     ] {
         folder
-            .remat(&format!("plan @mlp-b256 --budget {budget} --out plan.json"))
+            .rekindle(&format!("plan @mlp-b256 --budget {budget} --out plan.json"))
             .fails(2, &[word]);
     }
     assert!(folder.files().is_empty());
@@ -131,7 +131,7 @@ fn nonsense_budgets_each_get_a_word() {
 #[test]
 fn a_budget_above_the_peak_gives_the_plain_schedule_and_says_so() {
     let folder = Folder::new("above");
-    let ran = folder.remat("plan @mlp-b256 --budget 1GiB --out plan.json");
+    let ran = folder.rekindle("plan @mlp-b256 --budget 1GiB --out plan.json");
     assert!(
         ran.err.contains("above the plain step's peak"),
         "{}",
@@ -154,28 +154,28 @@ fn a_budget_above_the_peak_gives_the_plain_schedule_and_says_so() {
 fn bad_files_and_arguments_are_told_apart() {
     let folder = Folder::new("bad");
     folder
-        .remat("plan nowhere.json --budget 1GiB")
+        .rekindle("plan nowhere.json --budget 1GiB")
         .fails(5, &["nowhere.json"]);
     std::fs::write(folder.0.join("half.json"), "{\"format\": ").expect("writable");
     folder
-        .remat("plan half.json --budget 1GiB")
+        .rekindle("plan half.json --budget 1GiB")
         .fails(5, &["half.json", "not a graph"]);
     folder
-        .remat("verify @mlp-b256 half.json")
+        .rekindle("verify @mlp-b256 half.json")
         .fails(5, &["half.json", "not a plan"]);
     folder
-        .remat("plan @mlp-b256 --budget 90% --out no/such/folder/plan.json")
+        .rekindle("plan @mlp-b256 --budget 90% --out no/such/folder/plan.json")
         .fails(2, &["no/such/folder"]);
     folder
-        .remat("plan @mlp-b256 --budget 90% --strategy magic")
+        .rekindle("plan @mlp-b256 --budget 90% --strategy magic")
         .fails(2, &["magic", "search"]);
     folder
-        .remat("plan @mlp-b256 --budget 90% --effort 99")
+        .rekindle("plan @mlp-b256 --budget 90% --effort 99")
         .fails(2, &["99"]);
     folder
-        .remat("plan @mlp-b256 --budget 90% --time-limit 0")
+        .rekindle("plan @mlp-b256 --budget 90% --time-limit 0")
         .fails(2, &["time limit"]);
-    folder.remat("plan @mlp-b256").fails(2, &["--budget"]);
+    folder.rekindle("plan @mlp-b256").fails(2, &["--budget"]);
     assert_eq!(folder.files(), ["half.json"]);
 }
 
@@ -183,24 +183,24 @@ fn bad_files_and_arguments_are_told_apart() {
 fn verify_lists_every_violation() {
     let folder = Folder::new("violations");
     folder
-        .remat("plan @mlp-b256 --budget 100% --out plan.json")
+        .rekindle("plan @mlp-b256 --budget 100% --out plan.json")
         .works();
     let mut plan = Plan::from_json(&folder.read("plan.json")).expect("a plan");
     plan.peak.0 -= 1;
     plan.time.0 += 100.0;
     plan.steps.remove(0);
     std::fs::write(folder.0.join("plan.json"), plan.to_json()).expect("writable");
-    let ran = folder.remat("verify @mlp-b256 plan.json");
+    let ran = folder.rekindle("verify @mlp-b256 plan.json");
     assert!(ran.err.lines().count() >= 4, "{}", ran.err);
     ran.fails(4, &["plan.json is not valid", "not live", "peak", "takes"]);
-    let ran = folder.remat("verify @mlp-b256 plan.json --json");
+    let ran = folder.rekindle("verify @mlp-b256 plan.json --json");
     let told: serde_json::Value = serde_json::from_str(&ran.out).expect("JSON");
     ran.fails(4, &["plan.json is not valid"]);
     assert_eq!(told["valid"], false);
     let violations = told["violations"].as_array().expect("a list");
     assert!(violations.len() >= 3, "{told:#}");
     folder
-        .remat("verify @vgg16-b32 plan.json")
+        .rekindle("verify @vgg16-b32 plan.json")
         .fails(4, &["mlp-b256", "vgg16-b32"]);
 }
 
@@ -208,21 +208,21 @@ fn verify_lists_every_violation() {
 fn a_graph_and_its_plan_are_told_apart_and_take_no_flags_of_a_model() {
     let folder = Folder::new("swapped");
     let line = "plan @mlp-b256 --budget 100% --effort 0 --out plan.json";
-    folder.remat(line).works();
+    folder.rekindle(line).works();
     folder
-        .remat("verify plan.json @mlp-b256")
+        .rekindle("verify plan.json @mlp-b256")
         .fails(5, &["plan.json", "it is a plan and no graph"]);
     folder
-        .remat("verify @mlp-b256 @mlp-b256")
+        .rekindle("verify @mlp-b256 @mlp-b256")
         .fails(5, &["mlp-b256.json", "it is a graph and no plan"]);
     for flag in ["--budget 50%", "--steps 1", "--threads 2", "--effort 3"] {
         let name = flag.split(' ').next().expect("a word");
         folder
-            .remat(&format!("verify @mlp-b256 plan.json {flag}"))
+            .rekindle(&format!("verify @mlp-b256 plan.json {flag}"))
             .fails(2, &["cannot be used with", name]);
     }
     folder
-        .remat("plan @mlp-b256 --batch-size 4 --budget 100%")
+        .rekindle("plan @mlp-b256 --batch-size 4 --budget 100%")
         .fails(2, &["names a file", "--batch-size"]);
 }
 
@@ -235,7 +235,7 @@ fn times_that_are_too_much_for_a_sum_are_the_fault_of_the_graph() {
         "outputs": [], "targets": [1]}"#;
     std::fs::write(folder.0.join("long.json"), graph).expect("writable");
     folder
-        .remat("plan long.json --budget 100%")
+        .rekindle("plan long.json --budget 100%")
         .fails(5, &["long.json", "node n0 (a)", "1e308"]);
 }
 
@@ -244,7 +244,7 @@ fn the_frontier_is_monotone_in_both_directions() {
     let folder = Folder::new("frontier");
     for strategy in ["search", "mutwo", "sqrt"] {
         let line = format!("frontier @unet-b8 --points 5 --effort 0 --strategy {strategy}");
-        folder.remat(&format!("{line} --out f.csv")).works();
+        folder.rekindle(&format!("{line} --out f.csv")).works();
         let csv = folder.read("f.csv");
         assert!(csv.starts_with("budget_bytes,peak_bytes,time_us,overhead_percent,"));
         let number = |text: &str| text.parse::<f64>().expect("a number");
@@ -258,14 +258,14 @@ fn the_frontier_is_monotone_in_both_directions() {
         }
     }
     folder
-        .remat("frontier @unet-b8 --points 1")
+        .rekindle("frontier @unet-b8 --points 1")
         .fails(2, &["points"]);
 }
 
 #[test]
 fn a_time_limit_ends_with_the_best_plan_so_far_and_says_so() {
     let folder = Folder::new("limit");
-    let ran = folder.remat("plan @resnet50-b32 --budget 60% --effort 10 --time-limit 0.3");
+    let ran = folder.rekindle("plan @resnet50-b32 --budget 60% --effort 10 --time-limit 0.3");
     let out = ran.works();
     assert!(out.contains("stopped at the time limit"), "{out}");
 }
@@ -273,23 +273,23 @@ fn a_time_limit_ends_with_the_best_plan_so_far_and_says_so() {
 #[test]
 fn a_model_is_measured_and_planned_by_name() {
     let folder = Folder::new("model");
-    let out = folder.remat("plan mlp --batch-size 64 --budget 99% --json");
+    let out = folder.rekindle("plan mlp --batch-size 64 --budget 99% --json");
     let said: serde_json::Value = serde_json::from_str(&out.works()).expect("JSON");
     assert!(said["peak_bytes"].as_u64() <= said["budget_bytes"].as_u64());
     assert!(said["plain_time_us"].as_f64() > Some(0.0));
     let line = "plan mlp --budget 99%";
-    folder.remat(line).fails(2, &["--batch-size"]);
+    folder.rekindle(line).fails(2, &["--batch-size"]);
     let line = "plan mpl --batch-size 4 --budget 99%";
-    folder.remat(line).fails(2, &["mpl", "mlp"]);
+    folder.rekindle(line).fails(2, &["mpl", "mlp"]);
 }
 
 #[test]
 fn help_names_the_exit_codes() {
     let folder = Folder::new("help");
-    let out = folder.remat("--help").works();
+    let out = folder.rekindle("--help").works();
     assert!(out.contains("Exit codes"), "{out}");
     for verb in ["plan", "frontier", "verify"] {
         assert!(out.contains(verb));
-        folder.remat(&format!("{verb} --help")).works();
+        folder.rekindle(&format!("{verb} --help")).works();
     }
 }

@@ -1,9 +1,9 @@
-//! `remat profile` as a user meets it.
+//! `rekindle profile` as a user meets it.
 
 mod command;
 
 use command::Folder;
-use remat_profile::read_profile;
+use rekindle_profile::read_profile;
 
 /// The smallest profile of a model that there is.
 const QUICK: &str = "--warmup 0 --measured 1 --quiet";
@@ -12,7 +12,7 @@ const QUICK: &str = "--warmup 0 --measured 1 --quiet";
 fn a_profile_leaves_its_files_and_its_pictures() {
     let folder = Folder::new("profile");
     let out = folder
-        .remat(&format!("profile mlp --batch-sizes 1,2 --out here {QUICK}"))
+        .rekindle(&format!("profile mlp --batch-sizes 1,2 --out here {QUICK}"))
         .works();
     for word in [
         "mlp, batch 1",
@@ -60,7 +60,7 @@ fn a_profile_leaves_its_files_and_its_pictures() {
 fn a_summary_is_json_for_programs() {
     let folder = Folder::new("profile-json");
     let out = folder
-        .remat(&format!(
+        .rekindle(&format!(
             "profile mlp --batch-size 2 --out . --json --no-pictures {QUICK}"
         ))
         .works();
@@ -76,7 +76,7 @@ fn a_step_that_does_not_fit_is_profiled_with_swaps() {
     let folder = Folder::new("profile-limit");
     let model = "resnet18 --image-size 32 --batch-size 16 --optimizer sgd";
     let out = folder
-        .remat(&format!(
+        .rekindle(&format!(
             "profile {model} --memory-limit 96% --spill-dir . --out out --json --no-pictures {QUICK}"
         ))
         .works();
@@ -90,17 +90,17 @@ fn a_step_that_does_not_fit_is_profiled_with_swaps() {
 #[test]
 fn what_cannot_be_is_refused_before_anything_is_written() {
     let folder = Folder::new("profile-refused");
-    folder.remat("profile mpl").fails(2, &["mlp"]);
+    folder.rekindle("profile mpl").fails(2, &["mlp"]);
     folder
-        .remat("profile mlp --batch-size 0")
+        .rekindle("profile mlp --batch-size 0")
         .fails(2, &["batch-size"]);
     folder
-        .remat("profile mlp --measured 0")
+        .rekindle("profile mlp --measured 0")
         .fails(2, &["measured"]);
     folder
-        .remat("profile mlp --spill-dir .")
+        .rekindle("profile mlp --spill-dir .")
         .fails(2, &["--memory-limit"]);
-    let tiny = folder.remat("profile mlp --batch-size 2 --memory-limit 1MiB --out .");
+    let tiny = folder.rekindle("profile mlp --batch-size 2 --memory-limit 1MiB --out .");
     tiny.fails(3, &["alone needs", "limit of 1.00 MiB"]);
     assert!(folder.files().is_empty(), "{:?}", folder.files());
 }
@@ -116,7 +116,7 @@ fn slices(trace: &str, category: &str) -> usize {
 fn a_trace_shows_one_more_step() {
     let folder = Folder::new("profile-trace");
     let line = "profile mlp --batch-size 2 --out . --no-pictures --trace t.json --json";
-    let summary = folder.remat(&format!("{line} {QUICK}")).works();
+    let summary = folder.rekindle(&format!("{line} {QUICK}")).works();
     let summary: serde_json::Value = serde_json::from_str(&summary).expect("JSON");
     let trace = folder.read("t.json");
     let run = ["forward", "backward", "optimizer"].map(|category| slices(&trace, category));
@@ -125,12 +125,12 @@ fn a_trace_shows_one_more_step() {
     assert!(run.iter().sum::<usize>() as u64 <= summary[0]["nodes"].as_u64().expect("a number"));
     let model = "resnet18 --image-size 32 --batch-size 16 --optimizer sgd --memory-limit 96%";
     let line = format!("profile {model} --out . --no-pictures --trace swaps.json {QUICK}");
-    folder.remat(&line).works();
+    folder.rekindle(&line).works();
     assert!(slices(&folder.read("swaps.json"), "swap") > 0);
     folder
-        .remat("profile mlp --batch-sizes 1,2 --trace t.json")
+        .rekindle("profile mlp --batch-sizes 1,2 --trace t.json")
         .fails(2, &["--trace", "--batch-sizes"]);
     folder
-        .remat("profile mlp --trace gone/t.json")
+        .rekindle("profile mlp --trace gone/t.json")
         .fails(2, &["gone"]);
 }

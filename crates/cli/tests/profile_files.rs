@@ -1,4 +1,4 @@
-//! `remat plan` from the profiler's two files, without a graph.
+//! `rekindle plan` from the profiler's two files, without a graph.
 
 mod command;
 
@@ -32,7 +32,7 @@ fn decisions_come_from_the_tables_alone() {
     let folder = folder("tables");
     // Ratios: a 2500, b 6000, c 4000 bytes per second. b frees rank 3, c nothing, a ranks 2 to 4:
     // with all three the peak is 116, at rank 1.
-    let ran = folder.remat(&format!("{FILES} --budget 116 --decisions d.csv --json"));
+    let ran = folder.rekindle(&format!("{FILES} --budget 116 --decisions d.csv --json"));
     assert!(ran.err.contains("level of activations"), "{}", ran.err);
     assert!(ran.err.contains("avg_swap_time_s"), "{}", ran.err);
     let said: serde_json::Value = serde_json::from_str(&ran.works()).expect("JSON");
@@ -51,13 +51,13 @@ fn decisions_come_from_the_tables_alone() {
 fn what_cannot_be_met_or_makes_no_sense_is_an_error() {
     let folder = folder("refused");
     folder
-        .remat(&format!("{FILES} --budget 100 --decisions d.csv"))
+        .rekindle(&format!("{FILES} --budget 100 --decisions d.csv"))
         .fails(3, &["lowest peak", "116"]);
     folder
-        .remat(&format!("{FILES} --budget 116 --swap"))
+        .rekindle(&format!("{FILES} --budget 116 --swap"))
         .fails(2, &["avg_swap_time_s"]);
     folder
-        .remat(&format!("{FILES} --budget 116 --out plan.json"))
+        .rekindle(&format!("{FILES} --budget 116 --out plan.json"))
         .fails(2, &["--out"]);
     for (flag, word) in [
         ("--strategy sqrt", "sqrt needs a graph"),
@@ -66,17 +66,17 @@ fn what_cannot_be_met_or_makes_no_sense_is_an_error() {
         ("--decisions acts.csv", "named twice"),
     ] {
         folder
-            .remat(&format!("{FILES} --budget 116 {flag}"))
+            .rekindle(&format!("{FILES} --budget 116 {flag}"))
             .fails(2, &[word]);
     }
     folder
-        .remat(&format!("{FILES} --budget 116 --strategy mutwo --effort 3"))
+        .rekindle(&format!("{FILES} --budget 116 --strategy mutwo --effort 3"))
         .works();
     folder
-        .remat("plan --node-stats nodes.csv --budget 1")
+        .rekindle("plan --node-stats nodes.csv --budget 1")
         .fails(2, &["--activation-stats"]);
     folder
-        .remat("plan --node-stats acts.csv --activation-stats acts.csv --budget 1")
+        .rekindle("plan --node-stats acts.csv --activation-stats acts.csv --budget 1")
         .fails(5, &["acts.csv"]);
     assert_eq!(folder.files(), ["acts.csv", "nodes.csv"]);
 }

@@ -1,4 +1,4 @@
-//! `remat report` as a user meets it: what is there is shown, what is not is named with the command that makes it.
+//! `rekindle report` as a user meets it: what is there is shown, what is not is named with the command that makes it.
 
 mod command;
 
@@ -24,14 +24,14 @@ const STEM: &str = "transformer-tiny_bs4";
 fn profiled(name: &str) -> Folder {
     let folder = Folder::new(name);
     let line = "profile transformer-tiny --batch-size 4 --optimizer sgd --warmup 0 --measured 1 --no-pictures --out .";
-    folder.remat(line).works();
+    folder.rekindle(line).works();
     folder
 }
 
 #[test]
 fn what_is_missing_is_named_and_its_command_makes_it() {
     let folder = profiled("missing");
-    let said = folder.remat("report .").works();
+    let said = folder.rekindle("report .").works();
     assert!(said.contains("wrote ./index.html"), "{said}");
     let page = data(&folder.read("index.html"));
     assert_eq!(
@@ -44,16 +44,18 @@ fn what_is_missing_is_named_and_its_command_makes_it() {
     let compare = "compare transformer-tiny --optimizer sgd --batch-sizes 4,8 --check --csv ./transformer-tiny.compare.csv";
     for line in [&plan, &frontier, compare] {
         assert!(
-            said.contains(&format!("remat {line}")),
+            said.contains(&format!("rekindle {line}")),
             "{line} is not in {said}"
         );
     }
     let plan = plan.replace("50%", "70% --effort 0");
-    folder.remat(&plan).works();
-    folder.remat(&(frontier + " --points 3 --effort 0")).works();
+    folder.rekindle(&plan).works();
+    folder
+        .rekindle(&(frontier + " --points 3 --effort 0"))
+        .works();
     let compare = format!("{compare} --budget 70% --steps 1 --effort 0");
-    folder.remat(&compare).works();
-    assert_eq!(folder.remat("report .").works(), "wrote ./index.html\n");
+    folder.rekindle(&compare).works();
+    assert_eq!(folder.rekindle("report .").works(), "wrote ./index.html\n");
     let page = data(&folder.read("index.html"));
     assert!(missing(&page).is_empty());
     let step = &page["steps"][0];
@@ -72,8 +74,8 @@ fn what_is_missing_is_named_and_its_command_makes_it() {
 fn tables_without_a_graph_are_a_step_too() {
     let folder = profiled("tables");
     std::fs::remove_file(folder.0.join(format!("{STEM}.graph.json"))).expect("it was there");
-    let said = folder.remat("report . --out page.html").works();
-    let profile = "remat profile transformer-tiny --optimizer sgd --batch-size 4 --out .";
+    let said = folder.rekindle("report . --out page.html").works();
+    let profile = "rekindle profile transformer-tiny --optimizer sgd --batch-size 4 --out .";
     assert!(said.contains(profile), "{said}");
     let page = data(&folder.read("page.html"));
     assert_eq!(missing(&page), ["memory", "batches"]);
@@ -89,9 +91,9 @@ fn tables_without_a_graph_are_a_step_too() {
 fn a_plan_of_another_step_is_not_shown() {
     let folder = profiled("other");
     folder
-        .remat("plan @mlp-b256 --budget 100% --effort 0 --out mlp.plan.json")
+        .rekindle("plan @mlp-b256 --budget 100% --effort 0 --out mlp.plan.json")
         .works();
-    folder.remat("report .").works();
+    folder.rekindle("report .").works();
     let page = data(&folder.read("index.html"));
     assert_eq!(
         page["steps"][0]["schedules"].as_array().map(Vec::len),
@@ -108,20 +110,21 @@ fn only_commands_that_can_work_are_suggested() {
         let file = format!("{name}.json");
         std::fs::copy(format!("{corpus}/{file}"), folder.0.join(&file)).expect("it is there");
     }
-    let said = folder.remat("report .").works();
+    let said = folder.rekindle("report .").works();
     // Of the one, nothing can be won; half of the other is enough.
     for line in [
         "./unet-b8.json --budget 50%",
         "./mlp-b256.json --budget 100%",
     ] {
-        assert!(said.contains(&format!("remat plan {line}")), "{said}");
-        folder.remat(&format!("plan {line} --effort 0")).works();
+        assert!(said.contains(&format!("rekindle plan {line}")), "{said}");
+        folder.rekindle(&format!("plan {line} --effort 0")).works();
     }
-    for word in ["remat compare", "remat profile"] {
+    for word in ["rekindle compare", "rekindle profile"] {
         assert!(!said.contains(word), "{said}");
     }
     assert!(said.contains("no comparison of unet"), "{said}");
-    let told: Value = serde_json::from_str(&folder.remat("report . --json").works()).expect("JSON");
+    let told: Value =
+        serde_json::from_str(&folder.rekindle("report . --json").works()).expect("JSON");
     let all = told["missing"].as_array().expect("a list").iter();
     for lacking in all {
         let is_comparison = lacking["section"] == "batches";
@@ -131,7 +134,7 @@ fn only_commands_that_can_work_are_suggested() {
     let mut command = folder.command("report");
     let said = command::Ran::of(command.arg(&folder.0)).works();
     assert!(
-        said.contains(&format!("remat plan '{whole}/unet-b8.json'")),
+        said.contains(&format!("rekindle plan '{whole}/unet-b8.json'")),
         "{said}"
     );
 }
@@ -151,7 +154,7 @@ fn any_name_of_a_graph_gives_harmless_files() {
         let named = graph.replacen("mlp-b256", name, 1);
         std::fs::write(folder.0.join("g.json"), named).expect("writable");
         let line = "plan g.json --budget 100% --effort 0 --report=r";
-        folder.remat(line).works();
+        folder.rekindle(line).works();
         let written = folder.0.join(format!("r/{stem}.plan.json"));
         assert!(written.is_file(), "{name:?}: no {}", written.display());
     }
@@ -168,20 +171,20 @@ fn a_pipe_in_the_folder_is_left_alone() {
             .status();
         assert!(made.expect("mkfifo is there").success());
     }
-    folder.remat("report .").works();
+    folder.rekindle("report .").works();
 }
 
 #[test]
 fn folders_and_files_of_no_use_are_errors() {
     let folder = Folder::new("nothing");
-    folder.remat("report .").fails(2, &["remat profile"]);
-    folder.remat("report gone").fails(5, &["gone"]);
+    folder.rekindle("report .").fails(2, &["rekindle profile"]);
+    folder.rekindle("report gone").fails(5, &["gone"]);
     let broken = "budget_bytes,peak_bytes,time_us,overhead_percent,recomputed_runs,lower_bound_us,gap_percent\nx,1,1,1,1,1,1\n";
     std::fs::write(folder.0.join("f.csv"), broken).expect("writable");
-    folder.remat("report .").fails(5, &["f.csv", "line: 2"]);
+    folder.rekindle("report .").fails(5, &["f.csv", "line: 2"]);
     std::fs::write(folder.0.join("f.csv"), "").expect("writable");
     std::fs::write(folder.0.join("g.json"), "{\"format\": \"remat.graph/1\"}").expect("writable");
-    folder.remat("report .").fails(5, &["g.json"]);
+    folder.rekindle("report .").fails(5, &["g.json"]);
 }
 
 #[test]
@@ -197,7 +200,7 @@ fn verbs_add_to_a_report() {
         format!("frontier {graph} --points 3 --effort 0 --report=r"),
         format!("compare {step} --batch-sizes 4 --budget 70% --steps 1 --effort 0 --report=r"),
     ] {
-        let ran = folder.remat(&line);
+        let ran = folder.rekindle(&line);
         let (code, said) = (ran.code, ran.err);
         assert_eq!(code, 0, "{line}: {said}");
         assert!(said.contains("wrote r/index.html"), "{line}: {said}");
@@ -207,19 +210,20 @@ fn verbs_add_to_a_report() {
     assert_eq!(page["comparisons"].as_array().map(Vec::len), Some(1));
     // Without a folder's name it is the usual one, and a run adds its plan.
     let run = format!("run {step} --batch-size 4 --budget 70% --effort 0 --steps 1");
-    folder.remat(&format!("{run} --report")).works();
-    let page = data(&folder.read("remat-report/index.html"));
+    folder.rekindle(&format!("{run} --report")).works();
+    let page = data(&folder.read("rekindle-report/index.html"));
     let schedules = page["steps"][0]["schedules"].as_array().map(Vec::len);
     assert_eq!(schedules, Some(2));
     folder
-        .remat(&format!("{run} --report=out/{STEM}.graph.json"))
+        .rekindle(&format!("{run} --report=out/{STEM}.graph.json"))
         .fails(5, &["cannot make the folder"]);
 }
 
 #[test]
 fn a_report_is_told_as_json() {
     let folder = profiled("told");
-    let told: Value = serde_json::from_str(&folder.remat("report . --json").works()).expect("JSON");
+    let told: Value =
+        serde_json::from_str(&folder.rekindle("report . --json").works()).expect("JSON");
     assert_eq!(told["report"], "./index.html");
     assert_eq!(told["steps"].as_array().map(Vec::len), Some(1));
     assert_eq!(missing(&told), missing(&data(&folder.read("index.html"))));
@@ -228,7 +232,7 @@ fn a_report_is_told_as_json() {
 #[test]
 fn a_small_demonstration_ends_in_a_report_that_lacks_nothing() {
     let folder = Folder::new("demo");
-    let said = folder.remat("demo --small --quiet").works();
+    let said = folder.rekindle("demo --small --quiet").works();
     for word in [
         "plan",
         "verify",
@@ -244,9 +248,9 @@ fn a_small_demonstration_ends_in_a_report_that_lacks_nothing() {
             .all(|line| line.chars().count() <= 80 || line.contains("index.html")),
         "{said}"
     );
-    let page = data(&folder.read("remat-report/index.html"));
+    let page = data(&folder.read("rekindle-report/index.html"));
     assert!(missing(&page).is_empty(), "{}", page["missing"]);
-    let told = folder.remat("demo --small --json --quiet").works();
+    let told = folder.rekindle("demo --small --json --quiet").works();
     let told: Value = serde_json::from_str(&told).expect("JSON and nothing else");
     let rows = told["compared"].as_array().expect("a list");
     assert_eq!(rows.len(), 2);

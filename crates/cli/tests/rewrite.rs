@@ -1,18 +1,18 @@
-//! `remat rewrite` as a user meets it.
+//! `rekindle rewrite` as a user meets it.
 
 mod command;
 
 use command::Folder;
-use remat_graph::Graph;
+use rekindle_graph::Graph;
 
 #[test]
 fn a_plan_is_rewritten_explained_and_drawn() {
     let folder = Folder::new("rewrite");
     folder
-        .remat("plan @unet-b8 --budget 70% --strategy mutwo --out plan.json")
+        .rekindle("plan @unet-b8 --budget 70% --strategy mutwo --out plan.json")
         .works();
     let out = folder
-        .remat("rewrite @unet-b8 plan.json --explain --out new.json --dot new.dot")
+        .rekindle("rewrite @unet-b8 plan.json --explain --out new.json --dot new.dot")
         .works();
     assert!(
         out.contains("before") && out.contains("starts from") && out.contains("@1"),
@@ -23,10 +23,10 @@ fn a_plan_is_rewritten_explained_and_drawn() {
     assert!(graph.nodes().iter().any(|n| n.name.ends_with("@1")));
 
     // The rewritten graph is planned and rewritten like any other; its plain step is the plan.
-    let again = folder.remat("plan new.json --budget 97% --strategy mutwo --out again.json");
+    let again = folder.rekindle("plan new.json --budget 97% --strategy mutwo --out again.json");
     again.works();
     folder
-        .remat("rewrite new.json again.json --out newer.json")
+        .rekindle("rewrite new.json again.json --out newer.json")
         .works();
 }
 
@@ -44,7 +44,7 @@ fn what_is_rebuilt_from_nothing_says_so() {
     for (name, text) in [("g.json", graph), ("p.json", plan)] {
         std::fs::write(folder.0.join(name), text).expect("writable");
     }
-    let out = folder.remat("rewrite g.json p.json --explain").works();
+    let out = folder.rekindle("rewrite g.json p.json --explain").works();
     assert!(out.contains("starts from nothing\n"), "{out}");
 }
 
@@ -52,10 +52,10 @@ fn what_is_rebuilt_from_nothing_says_so() {
 fn a_plan_of_another_graph_is_refused_and_nothing_is_written() {
     let folder = Folder::new("other");
     folder
-        .remat("plan @mlp-b256 --budget 100% --out plan.json")
+        .rekindle("plan @mlp-b256 --budget 100% --out plan.json")
         .works();
     folder
-        .remat("rewrite @unet-b8 plan.json --out new.json")
+        .rekindle("rewrite @unet-b8 plan.json --out new.json")
         .fails(4, &["mlp-b256", "unet-b8"]);
     assert_eq!(folder.files(), ["plan.json"]);
 }

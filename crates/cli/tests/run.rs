@@ -1,4 +1,4 @@
-//! `remat run`, `remat compare` and `remat models` as a user meets them.
+//! `rekindle run`, `rekindle compare` and `rekindle models` as a user meets them.
 
 mod command;
 
@@ -31,7 +31,7 @@ fn losses(report: &Value) -> Vec<(u64, u64)> {
 fn a_run_shows_every_stage_and_stays_in_its_budget() {
     let folder = Folder::new("run");
     let out = folder
-        .remat(&format!(
+        .rekindle(&format!(
             "run {SMALL} --budget 70% --steps 2 --check --save w.safetensors"
         ))
         .works();
@@ -55,13 +55,13 @@ fn planned_and_plain_runs_have_the_same_losses_and_measured_is_predicted() {
     let folder = Folder::new("same");
     let plain = json(
         &folder
-            .remat(&format!("run {SMALL} --steps 2 --json"))
+            .rekindle(&format!("run {SMALL} --steps 2 --json"))
             .works(),
     );
     assert_eq!(plain["planned"], Value::Null);
     for budget in ["80%", "60%"] {
         let arguments = format!("run {SMALL} --steps 2 --json --budget {budget} --strategy mutwo");
-        let planned = json(&folder.remat(&arguments).works());
+        let planned = json(&folder.rekindle(&arguments).works());
         assert_eq!(losses(&plain), losses(&planned));
         let budget = planned["planned"]["budget_bytes"].as_u64().expect("bytes");
         for step in planned["steps"].as_array().expect("a list") {
@@ -77,7 +77,7 @@ fn a_run_that_is_killed_goes_on_from_its_checkpoint_with_the_same_losses() {
     let folder = Folder::new("kill");
     let steps = 12;
     let run = format!("run {SMALL} --budget 80% --steps {steps}");
-    let mut child = Command::new(env!("CARGO_BIN_EXE_remat"))
+    let mut child = Command::new(env!("CARGO_BIN_EXE_rekindle"))
         .args(run.split_whitespace())
         .args(["--checkpoint", "c.safetensors"])
         .current_dir(&folder.0)
@@ -96,10 +96,10 @@ fn a_run_that_is_killed_goes_on_from_its_checkpoint_with_the_same_losses() {
     child.wait().expect("it is gone");
 
     let resumed = folder
-        .remat(&format!("{run} --resume c.safetensors --json"))
+        .rekindle(&format!("{run} --resume c.safetensors --json"))
         .works();
     let resumed = losses(&json(&resumed));
-    let whole = losses(&json(&folder.remat(&format!("{run} --json")).works()));
+    let whole = losses(&json(&folder.rekindle(&format!("{run} --json")).works()));
     assert!(
         resumed.first().is_some_and(|&(step, _)| step > 2),
         "{resumed:?}"
@@ -113,7 +113,7 @@ fn a_plain_step_over_the_budget_is_refused_before_it_starts() {
     let run = format!("run {SMALL} --steps 1 --checkpoint c.safetensors");
     let words = ["the plain step needs", "smallest arena known"];
     folder
-        .remat(&format!("{run} --plain --budget 60%"))
+        .rekindle(&format!("{run} --plain --budget 60%"))
         .fails(3, &words);
     let words = [
         "does not fit in 1.00 MiB",
@@ -121,7 +121,7 @@ fn a_plain_step_over_the_budget_is_refused_before_it_starts() {
         "must coexist",
     ];
     folder
-        .remat(&format!("{run} --budget 1MiB"))
+        .rekindle(&format!("{run} --budget 1MiB"))
         .fails(3, &words);
     assert_eq!(folder.files(), [""; 0]);
 }
@@ -137,7 +137,7 @@ fn under_an_address_space_limit_the_plain_step_is_refused_and_the_planned_one_tr
     let folder = Folder::new("limit");
     let step = "transformer-tiny --batch-size 128 --optimizer sgd --effort 0 --threads 2";
     let planned = format!("run {step} --budget 40% --steps 1 --json");
-    let free = json(&folder.remat(&planned).works());
+    let free = json(&folder.rekindle(&planned).works());
     let budget = free["planned"]["budget_bytes"].as_u64().expect("bytes");
     let limit = budget + FIXED_COST;
     assert!(
@@ -148,7 +148,7 @@ fn under_an_address_space_limit_the_plain_step_is_refused_and_the_planned_one_tr
     let limited = |arguments: &str| {
         let script = format!("ulimit -v {} && exec \"$0\" \"$@\"", limit / 1024);
         Command::new("sh")
-            .args(["-c", &script, env!("CARGO_BIN_EXE_remat")])
+            .args(["-c", &script, env!("CARGO_BIN_EXE_rekindle")])
             .args(arguments.split_whitespace())
             .output()
             .expect("a shell")
@@ -177,7 +177,7 @@ fn every_number_is_verified() {
     let folder = Folder::new("numeric");
     let step = "--sequence 32 --batch-size 8 --optimizer sgd --effort 0";
     let verify = format!("verify --numeric gpt2-tiny {step} --budget 60% --json");
-    let found = json(&folder.remat(&verify).works());
+    let found = json(&folder.rekindle(&verify).works());
     assert_eq!(found["equal"], true);
     assert!(
         found["numbers"].as_u64() > Some(2 * 100_000),
@@ -190,13 +190,13 @@ fn every_number_is_verified() {
 fn what_makes_no_sense_is_refused() {
     let folder = Folder::new("nonsense");
     folder
-        .remat("run resnet19")
+        .rekindle("run resnet19")
         .fails(2, &["resnet19", "resnet18"]);
     folder
-        .remat("run resnet18 --batch-size 0")
+        .rekindle("run resnet18 --batch-size 0")
         .fails(2, &["above zero"]);
     folder
-        .remat("run mlp --budget much")
+        .rekindle("run mlp --budget much")
         .fails(2, &["unknown unit"]);
     for (flags, word) in [
         ("--threads 1025", "more than 1024"),
@@ -209,11 +209,11 @@ fn what_makes_no_sense_is_refused() {
         ("--report --budget 90% --plain", "the plain step has none"),
     ] {
         let line = format!("run mlp --batch-size 2 {flags}");
-        folder.remat(&line).fails(2, &[word]);
+        folder.rekindle(&line).fails(2, &[word]);
     }
     for flag in ["--resume", "--weights"] {
         let line = format!("run mlp --budget 90% {flag} nothing.safetensors");
-        let ran = folder.remat(&line);
+        let ran = folder.rekindle(&line);
         assert_eq!(ran.out, "", "refused before anything is done");
         ran.fails(5, &["cannot read nothing.safetensors"]);
     }
@@ -223,7 +223,7 @@ fn what_makes_no_sense_is_refused() {
 #[test]
 fn a_run_goes_on_from_its_own_checkpoint_until_nothing_is_left() {
     let folder = Folder::new("goes-on");
-    let run = |flags: &str| folder.remat(&format!("run {SMALL} --json {flags}"));
+    let run = |flags: &str| folder.rekindle(&format!("run {SMALL} --json {flags}"));
     run("--steps 1 --checkpoint c").works();
     let second = json(&run("--steps 2 --resume c --checkpoint c").works());
     assert_eq!(losses(&second).len(), 1);
@@ -245,7 +245,7 @@ fn a_comparison_has_a_row_for_each_batch_size_and_two_charts() {
     let folder = Folder::new("compare");
     let step = "transformer-tiny --optimizer sgd --effort 0";
     let out = folder
-        .remat(&format!(
+        .rekindle(&format!(
             "compare {step} --batch-sizes 4,8 --budget 70% --steps 1 --check --csv t.csv --charts c"
         ))
         .works();
@@ -268,14 +268,14 @@ fn a_comparison_has_a_row_for_each_batch_size_and_two_charts() {
 fn a_comparison_without_any_plan_is_written_and_fails() {
     let folder = Folder::new("compare-nothing");
     let line = "compare transformer-tiny --optimizer sgd --effort 0 --batch-sizes 4 --budget 1MiB --steps 1 --json";
-    let ran = folder.remat(&format!("{line} --csv t.csv"));
+    let ran = folder.rekindle(&format!("{line} --csv t.csv"));
     let rows = json(&ran.out);
     ran.fails(3, &["no batch size has a plan that fits"]);
     let remark = rows[0]["remark"].as_str().expect("a remark");
     assert!(remark.contains("no plan fits in 1.00 MiB; the"), "{remark}");
     assert!(folder.read("t.csv").contains(remark));
 
-    let rows = json(&folder.remat(&format!("{line} --or-smallest")).works());
+    let rows = json(&folder.rekindle(&format!("{line} --or-smallest")).works());
     let bytes = |column: &str| rows[0][column].as_u64().expect(column);
     assert!(bytes("budget_bytes") > 1 << 20);
     assert!(bytes("measured_peak_bytes") <= bytes("budget_bytes"));
@@ -285,9 +285,9 @@ fn a_comparison_without_any_plan_is_written_and_fails() {
 #[test]
 fn models_are_listed_with_their_parameters() {
     let folder = Folder::new("models");
-    let out = folder.remat("models").works();
+    let out = folder.rekindle("models").works();
     assert!(out.contains("resnet152") && out.contains("60.2 M"), "{out}");
-    let listed = json(&folder.remat("models --json").works());
+    let listed = json(&folder.rekindle("models --json").works());
     assert!(listed.as_array().is_some_and(|rows| rows.len() >= 11));
 }
 
@@ -295,7 +295,7 @@ fn models_are_listed_with_their_parameters() {
 fn a_trace_nests_in_order_and_shows_the_peak() {
     let folder = Folder::new("trace");
     let line = format!("run {SMALL} --budget 70% --steps 2 --trace t.json --json");
-    let ran = json(&folder.remat(&line).works());
+    let ran = json(&folder.rekindle(&line).works());
     let trace = json(&folder.read("t.json"));
     let events = trace["traceEvents"].as_array().expect("a list");
     let of = |kind: &str| {
@@ -337,13 +337,13 @@ fn a_trace_nests_in_order_and_shows_the_peak() {
 #[test]
 fn a_check_begins_with_the_weights_of_the_run() {
     let folder = Folder::new("check-weights");
-    let run = |more: &str| folder.remat(&format!("run {SMALL} --budget 80% --steps 1 {more}"));
+    let run = |more: &str| folder.rekindle(&format!("run {SMALL} --budget 80% --steps 1 {more}"));
     run("--save w.safetensors").works();
     let checked = json(&run("--weights w.safetensors --check --json").works());
     assert!(checked["numbers_compared"].as_u64() > Some(0));
     // What the run refuses, the check refuses before it.
     folder
-        .remat("run mlp --budget 99.9% --steps 1 --check --weights w.safetensors")
+        .rekindle("run mlp --budget 99.9% --steps 1 --check --weights w.safetensors")
         .fails(5, &["w.safetensors"]);
 }
 
@@ -352,16 +352,16 @@ fn a_batch_that_this_machine_cannot_hold_is_told_in_its_row() {
     let folder = Folder::new("too-large");
     // A terabyte of activations; the first batch size is compared all the same.
     let line = "compare transformer-tiny --optimizer sgd --batch-sizes 8,400000 --budget 90% --effort 0 --steps 1";
-    let rows = json(&folder.remat(&format!("{line} --json")).works());
+    let rows = json(&folder.rekindle(&format!("{line} --json")).works());
     assert!(rows[0]["measured_peak_bytes"].as_u64() > Some(0));
     assert!(rows[1]["measured_peak_bytes"].is_null());
     let remark = rows[1]["remark"].as_str().expect("a remark");
     assert!(remark.contains("this machine has"), "{remark}");
     folder
-        .remat("run transformer-tiny --optimizer sgd --batch-size 400000 --steps 1")
+        .rekindle("run transformer-tiny --optimizer sgd --batch-size 400000 --steps 1")
         .fails(3, &["does not fit in memory", "not fit either"]);
     // Not even the position ids of this one would fit.
     folder
-        .remat("plan transformer-tiny --batch-size 100000000 --budget 50%")
+        .rekindle("plan transformer-tiny --batch-size 100000000 --budget 50%")
         .fails(3, &["this machine has"]);
 }

@@ -1,14 +1,14 @@
 //! Times the matrix products and convolutions of ResNet-152 (224 × 224) and BERT-base (128 tokens).
 //!
-//! `cargo run --release -p remat-engine --example kernel_bench -- [threads] [batch] [filter]`
+//! `cargo run --release -p rekindle-engine --example kernel_bench -- [threads] [batch] [filter]`
 //!
 //! One line per shape and kernel whose name contains the filter: the name, how often a training step
 //! runs it, milliseconds (the least of several runs) and GFLOP/s; at the end the weighted sums.
 
 use std::time::Instant;
 
-use remat_engine::{Threads, kernels};
-use remat_program::op::{Conv, HeadMatmul, Heads, Matmul, Op, Window};
+use rekindle_engine::{Threads, kernels};
+use rekindle_program::op::{Conv, HeadMatmul, Heads, Matmul, Op, Window};
 
 /// Size of the image, window, stride, channels in and out, how many there are.
 const RESNET_152: &[[usize; 6]] = &[

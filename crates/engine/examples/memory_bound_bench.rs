@@ -1,12 +1,12 @@
 //! Times the kernels that memory bounds, at the shapes of ResNet-152 (batch 4, 224²) and BERT-base
 //! (8 × 128 tokens).
 //!
-//! `cargo run --release -p remat-engine --example memory_bound_bench [threads] [name part]`
+//! `cargo run --release -p rekindle-engine --example memory_bound_bench [threads] [name part]`
 //! prints the smallest time of each case in microseconds, tab-separated.
 
-use remat_engine::Threads;
-use remat_engine::kernels::*;
-use remat_program::op::*;
+use rekindle_engine::Threads;
+use rekindle_engine::kernels::*;
+use rekindle_program::op::*;
 use std::ops::{Deref, DerefMut};
 use std::time::Instant;
 

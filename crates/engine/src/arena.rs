@@ -1,7 +1,7 @@
 //! The arena: one block of memory that holds every tensor of a step.
 
 use memmap2::MmapMut;
-use remat_graph::Bytes;
+use rekindle_graph::Bytes;
 
 use crate::EngineError;
 

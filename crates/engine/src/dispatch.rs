@@ -5,9 +5,9 @@
 use std::cell::Cell;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 
-use remat_graph::Bytes;
-use remat_program::ALIGN;
-use remat_program::op::{BatchNorm, Op, Split, Tail};
+use rekindle_graph::Bytes;
+use rekindle_program::ALIGN;
+use rekindle_program::op::{BatchNorm, Op, Split, Tail};
 
 use crate::arena::Span;
 use crate::kernels::{self, KernelError};

@@ -1,7 +1,7 @@
 //! What can go wrong before or while a step runs.
 
-use remat_graph::{Bytes, ScheduleError};
-use remat_program::DType;
+use rekindle_graph::{Bytes, ScheduleError};
+use rekindle_program::DType;
 
 use crate::kernels::KernelError;
 

@@ -6,8 +6,8 @@
 //! Invariant: spans that are live at the same time do not overlap (`placement`), and an action's
 //! writes and scratch are disjoint from its reads, so the slices handed to a kernel never alias.
 
-use remat_graph::{Bytes, Graph, NodeId, Step, StorageId, Timeline};
-use remat_program::{DType, Program};
+use rekindle_graph::{Bytes, Graph, NodeId, Step, StorageId, Timeline};
+use rekindle_program::{DType, Program};
 
 use crate::arena::{Arena, Span};
 use crate::dispatch::{Operands, run_kernel, workspace};
@@ -97,7 +97,7 @@ impl Engine {
     /// If the arena does not fit in the machine's memory.
     pub fn new(program: &Program, threads: usize) -> Result<Engine, EngineError> {
         let graph = lower(program, threads);
-        let steps = remat_graph::with_frees(&graph, &graph.natural_order());
+        let steps = rekindle_graph::with_frees(&graph, &graph.natural_order());
         Engine::with_schedule(program, &steps, threads, 0, &mut |_, _| {})
     }
 

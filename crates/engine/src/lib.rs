@@ -1,6 +1,6 @@
-//! The CPU training engine of Remat: kernels, arena placement, executor.
+//! The CPU training engine of Rekindle: kernels, arena placement, executor.
 //!
-//! In: a [`remat_program::Program`] and a schedule of runs and frees. Out: values, and the peak that
+//! In: a [`rekindle_program::Program`] and a schedule of runs and frees. Out: values, and the peak that
 //! the step really had. Every tensor, scratch included, lives in one arena at an offset that is fixed
 //! before the run; a step allocates nothing, and its results are the same bits at any thread count.
 //!

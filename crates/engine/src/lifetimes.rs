@@ -4,9 +4,9 @@
 //! storage is freed; a storage that is recomputed has several, at different places. Scratch, and the
 //! copy of an output that is still live, are instances that live for one step.
 
-use remat_graph::{Graph, Phase, Step, StorageId};
+use rekindle_graph::{Graph, Phase, Step, StorageId};
 
-use remat_program::Program;
+use rekindle_program::Program;
 
 use crate::placement::Block;
 

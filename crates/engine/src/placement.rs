@@ -13,7 +13,7 @@
 
 use std::cmp::Reverse;
 
-use remat_graph::Bytes;
+use rekindle_graph::Bytes;
 
 /// A block of memory that is live from step `start` up to, not including, step `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

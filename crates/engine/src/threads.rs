@@ -67,7 +67,7 @@ impl Threads {
         let worker = |index| {
             let shared = Arc::clone(&shared);
             std::thread::Builder::new()
-                .name(format!("remat-{index}"))
+                .name(format!("rekindle-{index}"))
                 .spawn(move || shared.serve(index))
                 .expect("the system can start a thread")
         };

@@ -1,9 +1,9 @@
 //! Whole steps: predicted peaks are measured, results do not depend on threads or schedule.
 
-use remat_engine::{Engine, Layout, StepContext, lower};
-use remat_graph::{NodeId, Step, StorageId, with_frees};
-use remat_models::{Model, ModelOptions, Values, build, data};
-use remat_program::Optimizer;
+use rekindle_engine::{Engine, Layout, StepContext, lower};
+use rekindle_graph::{NodeId, Step, StorageId, with_frees};
+use rekindle_models::{Model, ModelOptions, Values, build, data};
+use rekindle_program::Optimizer;
 
 /// One model of each kind that is quick at a small size.
 const SMALL: &[&str] = &["mlp", "resnet18", "bert-tiny"];
@@ -119,7 +119,7 @@ fn with_reruns(model: &Model, seed: u64) -> Vec<Step> {
         let Some(first) = order.iter().position(|&n| n == node) else {
             continue;
         };
-        if graph.node(node).effect == remat_graph::Effect::Once {
+        if graph.node(node).effect == rekindle_graph::Effect::Once {
             continue;
         }
         let updaters = graph

@@ -6,9 +6,9 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use remat_engine::{Engine, StepContext};
-use remat_models::{ModelOptions, build};
-use remat_program::Optimizer;
+use rekindle_engine::{Engine, StepContext};
+use rekindle_models::{ModelOptions, build};
+use rekindle_program::Optimizer;
 
 /// Counts every allocation of the process.
 struct Counting;

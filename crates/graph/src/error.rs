@@ -106,12 +106,12 @@ pub enum GraphError {
     },
 }
 
-/// What to say of a file whose format is not `remat.KIND/1`.
+/// What to say of a file whose format is not `rekindle.KIND/1`.
 fn wrong_format(found: &str, kind: &str) -> String {
-    let is_a = |kind: &str| found.starts_with(&format!("remat.{kind}/"));
-    let formats = format!("format is \"{found}\", expected \"remat.{kind}/1\"");
+    let is_a = |kind: &str| found.starts_with(&format!("rekindle.{kind}/"));
+    let formats = format!("format is \"{found}\", expected \"rekindle.{kind}/1\"");
     match kind {
-        _ if is_a(kind) => format!("{formats}; another version of Remat wrote it"),
+        _ if is_a(kind) => format!("{formats}; another version of Rekindle wrote it"),
         "graph" if is_a("plan") => format!("it is a plan and no graph: {formats}"),
         "plan" if is_a("graph") => format!("it is a graph and no plan: {formats}"),
         _ => formats,

@@ -142,7 +142,7 @@ mod tests {
 
     /// An empty folder for one test.
     fn folder(name: &str) -> PathBuf {
-        let name = format!("remat-replace-{}-{name}", std::process::id());
+        let name = format!("rekindle-replace-{}-{name}", std::process::id());
         let path = std::env::temp_dir().join(name);
         std::fs::create_dir(&path).expect("a fresh folder");
         path

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use remat_graph::{
+use rekindle_graph::{
     FileError, Graph, NodeId, Plan, Step, StorageId, Timeline, read_graph, read_plan,
     write_atomically,
 };
@@ -24,7 +24,7 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn new(name: &str) -> Folder {
-        let name = format!("remat-graph-{}-{name}", std::process::id());
+        let name = format!("rekindle-graph-{}-{name}", std::process::id());
         let path = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&path).expect("a writable temporary folder");
         Folder(path)

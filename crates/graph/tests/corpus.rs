@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use remat_graph::{Graph, Plan, Step, Timeline, read_graph, with_frees};
+use rekindle_graph::{Graph, Plan, Step, Timeline, read_graph, with_frees};
 
 /// What the neutral judge printed for each graph: peak in bytes, time in microseconds.
 const EXPECTED: [(&str, u64, f64); 9] = [
@@ -110,7 +110,7 @@ fn the_plain_step_frees_everything_but_outputs_and_what_is_persistent() {
         for s in graph.storage_ids() {
             let stays = graph.storage(s).role.is_persistent() || graph.outputs().contains(&s);
             let read_or_made_by_a_run = !graph.readers(s).is_empty()
-                || graph.node(graph.writer(s)).phase != remat_graph::Phase::Input;
+                || graph.node(graph.writer(s)).phase != rekindle_graph::Phase::Input;
             assert_eq!(live[s.index()], stays || !read_or_made_by_a_run, "{s}");
         }
     }

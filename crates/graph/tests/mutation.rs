@@ -1,6 +1,6 @@
 //! Random damage to the bytes of a valid file never panics, and what still loads can be replayed.
 
-use remat_graph::{Graph, Plan, Timeline, with_frees};
+use rekindle_graph::{Graph, Plan, Timeline, with_frees};
 
 /// Enough to meet every branch of the reader many times, within a second.
 const ROUNDS: u64 = 20_000;

@@ -1,7 +1,7 @@
 //! Multi-head attention between projected queries, keys and values.
 
-use remat_program::op::{HeadOperand, Heads, Mask};
-use remat_program::{Builder, ProgramError, Var};
+use rekindle_program::op::{HeadOperand, Heads, Mask};
+use rekindle_program::{Builder, ProgramError, Var};
 
 /// How the heads attend.
 #[derive(Clone, Copy)]

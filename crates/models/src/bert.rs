@@ -4,8 +4,8 @@
 //! Limit: the original gives no gradient to the row of the padding token (id 0). This one does, so
 //! batches should be full: the padding token must not occur.
 
-use remat_program::op::{Gelu, Mask};
-use remat_program::{Builder, DType, Init, ProgramError, Var};
+use rekindle_program::op::{Gelu, Mask};
+use rekindle_program::{Builder, DType, Init, ProgramError, Var};
 
 use crate::ModelOptions;
 use crate::attention::Attention;

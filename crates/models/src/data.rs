@@ -10,9 +10,9 @@
 //!   mask token, 10 % by a random one, and 10 % stay. The very first token is always chosen, so that
 //!   a batch of any size has a loss.
 
-use remat_graph::StorageId;
-use remat_program::op::CrossEntropy;
-use remat_program::random::Stream;
+use rekindle_graph::StorageId;
+use rekindle_program::op::CrossEntropy;
+use rekindle_program::random::Stream;
 
 use crate::{Input, InputKind, Model, Values};
 

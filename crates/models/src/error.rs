@@ -1,6 +1,6 @@
 //! What can go wrong between a model's name and its program.
 
-use remat_program::ProgramError;
+use rekindle_program::ProgramError;
 
 /// Why a model could not be built.
 #[derive(Debug, thiserror::Error)]

@@ -4,8 +4,8 @@
 //! The original shifts the labels by one before the loss; here the labels come shifted, each row
 //! ending with the ignored label, which is the same loss.
 
-use remat_program::op::{Gelu, Mask, Transpose};
-use remat_program::{Builder, DType, Init, ProgramError, Var};
+use rekindle_program::op::{Gelu, Mask, Transpose};
+use rekindle_program::{Builder, DType, Init, ProgramError, Var};
 
 use crate::ModelOptions;
 use crate::attention::Attention;

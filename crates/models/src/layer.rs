@@ -1,7 +1,7 @@
 //! Layers with their parameters, named and initialised as PyTorch does.
 
-use remat_program::op::{BatchNormState, ConvOptions, Then};
-use remat_program::{Builder, DType, Init, ProgramError, Var};
+use rekindle_program::op::{BatchNormState, ConvOptions, Then};
+use rekindle_program::{Builder, DType, Init, ProgramError, Var};
 
 /// PyTorch's defaults.
 const BATCH_NORM_EPS: f32 = 1e-5;

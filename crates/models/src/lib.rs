@@ -1,13 +1,13 @@
-//! Models written with the builder of Remat.
+//! Models written with the builder of Rekindle.
 //!
 //! In: a model's name and [`ModelOptions`]. Out: a [`Model`]: one training step as a program, with
 //! the inputs that it expects. Architectures and the names of parameters are those of torchvision,
 //! PyTorch and Hugging Face, so that weights can be exchanged.
 //!
 //! ```
-//! use remat_models::{ModelOptions, build, data};
+//! use rekindle_models::{ModelOptions, build, data};
 //!
-//! # fn main() -> Result<(), remat_models::ModelError> {
+//! # fn main() -> Result<(), rekindle_models::ModelError> {
 //! let options = ModelOptions {
 //!     batch: 2,
 //!     image_size: 64,

@@ -1,6 +1,6 @@
 //! A multi-layer perceptron: eight hidden layers of 1024, ten classes, as `nn.Sequential` names it.
 
-use remat_program::{Builder, DType, ProgramError};
+use rekindle_program::{Builder, DType, ProgramError};
 
 use crate::model::{Forward, InputKind};
 use crate::{ModelOptions, layer};

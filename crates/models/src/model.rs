@@ -1,7 +1,7 @@
 //! A model as a training step: what to ask for, and what comes out.
 
-use remat_graph::StorageId;
-use remat_program::{Builder, Optimizer, Program, ProgramError, Var};
+use rekindle_graph::StorageId;
+use rekindle_program::{Builder, Optimizer, Program, ProgramError, Var};
 
 /// The sizes of a step, and how it trains.
 #[derive(Clone, Debug, PartialEq)]

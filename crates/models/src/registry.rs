@@ -1,6 +1,6 @@
 //! Models by name.
 
-use remat_program::{Builder, ProgramError};
+use rekindle_program::{Builder, ProgramError};
 
 use crate::model::Forward;
 use crate::{BertConfig, Model, ModelError, ModelOptions, bert, gpt2, mlp, resnet, transformer};

@@ -1,8 +1,8 @@
 //! ResNet-18, -34, -50, -101 and -152 as in torchvision: 1000 classes, stride on the 3×3 convolution
 //! of a bottleneck. Each batch-norm is fused with the ReLU, and the addition, that follow it.
 
-use remat_program::op::{PoolOptions, Then};
-use remat_program::{Builder, DType, ProgramError, Var};
+use rekindle_program::op::{PoolOptions, Then};
+use rekindle_program::{Builder, DType, ProgramError, Var};
 
 use crate::ModelOptions;
 use crate::layer::{Square, batch_norm, conv, linear};

@@ -1,8 +1,8 @@
 //! The seed transformer: an encoder of six `nn.TransformerEncoderLayer`s (post-norm, ReLU) over
 //! token and learned position embeddings, with a linear head to the vocabulary.
 
-use remat_program::op::Mask;
-use remat_program::{Builder, DType, Init, ProgramError, Var};
+use rekindle_program::op::Mask;
+use rekindle_program::{Builder, DType, Init, ProgramError, Var};
 
 use crate::ModelOptions;
 use crate::attention::Attention;

@@ -1,6 +1,6 @@
 //! Values of tensors, on their way between files, data and whoever runs the program.
 
-use remat_program::DType;
+use rekindle_program::DType;
 
 /// The elements of one tensor, in the program's layout.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,9 +1,9 @@
 //! Every model against the facts that its original publishes: parameter counts and names.
 
-use remat_graph::{Bytes, Phase};
-use remat_models::weights::stored;
-use remat_models::{BertConfig, Model, ModelError, ModelOptions, build, build_bert, names};
-use remat_program::Optimizer;
+use rekindle_graph::{Bytes, Phase};
+use rekindle_models::weights::stored;
+use rekindle_models::{BertConfig, Model, ModelError, ModelOptions, build, build_bert, names};
+use rekindle_program::Optimizer;
 
 /// A step small enough to build fast; sizes do not change the parameters.
 fn small() -> ModelOptions {

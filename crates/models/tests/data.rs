@@ -1,7 +1,7 @@
 //! Synthetic batches: deterministic, in range, and consistent between inputs.
 
-use remat_models::{Input, InputKind, Model, ModelOptions, Values, build, data, names};
-use remat_program::op::CrossEntropy;
+use rekindle_models::{Input, InputKind, Model, ModelOptions, Values, build, data, names};
+use rekindle_program::op::CrossEntropy;
 
 fn model(name: &str) -> Model {
     let options = ModelOptions {

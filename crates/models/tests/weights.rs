@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use remat_graph::StorageId;
-use remat_models::weights::{WeightsError, load, save, stored};
-use remat_models::{BertConfig, Model, ModelOptions, Values, build, build_bert};
-use remat_program::DType;
+use rekindle_graph::StorageId;
+use rekindle_models::weights::{WeightsError, load, save, stored};
+use rekindle_models::{BertConfig, Model, ModelOptions, Values, build, build_bert};
+use rekindle_program::DType;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 
@@ -30,7 +30,7 @@ fn small_bert() -> Model {
 
 /// A directory of this test alone.
 fn directory(test: &str) -> PathBuf {
-    let name = format!("remat-weights-{test}-{}", std::process::id());
+    let name = format!("rekindle-weights-{test}-{}", std::process::id());
     let directory = std::env::temp_dir().join(name);
     std::fs::create_dir_all(&directory).unwrap();
     directory

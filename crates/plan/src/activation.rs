@@ -10,7 +10,7 @@
 //! Limits: a sub-graph may hold a node that cannot run again ([`Activation::rebuildable`] is false
 //! then).
 
-use remat_graph::{Bytes, Effect, Graph, Liveness, Micros, NodeId, Phase, StorageId};
+use rekindle_graph::{Bytes, Effect, Graph, Liveness, Micros, NodeId, Phase, StorageId};
 
 /// One activation.
 #[derive(Clone, Debug, PartialEq)]

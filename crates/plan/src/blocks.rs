@@ -8,7 +8,7 @@
 //!
 //! Limits: without such names, as in a graph that was captured after its modules were gone, nothing is dropped.
 
-use remat_graph::{Graph, Phase};
+use rekindle_graph::{Graph, Phase};
 
 use crate::draft::Draft;
 use crate::segments::{self, Segments};
@@ -55,7 +55,7 @@ fn block(name: &str) -> Option<&str> {
 mod tests {
     use super::*;
     use crate::testing::chain;
-    use remat_graph::{Graph, Step};
+    use rekindle_graph::{Graph, Step};
 
     #[test]
     fn a_block_is_the_name_up_to_its_first_number() {

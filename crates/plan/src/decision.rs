@@ -4,7 +4,7 @@
 //! reasons are read off the schedule itself, so they say what is true of the plan and not what a
 //! strategy meant.
 
-use remat_graph::{
+use rekindle_graph::{
     Bytes, Effect, Graph, Micros, NodeId, Phase, Plan, ScheduleError, Step, StorageId, Timeline,
 };
 
@@ -219,7 +219,7 @@ impl Peaks {
 mod tests {
     use super::*;
     use crate::testing::chain;
-    use remat_graph::with_frees;
+    use rekindle_graph::with_frees;
 
     fn reasons(graph: &Graph, order: &[u32]) -> Vec<Reason> {
         let order: Vec<NodeId> = order.iter().copied().map(NodeId).collect();

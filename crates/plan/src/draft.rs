@@ -1,6 +1,6 @@
 //! What a strategy hands to [`plan`](crate::plan): a schedule that nobody has checked yet.
 
-use remat_graph::{Graph, Micros, NodeId, Phase, Step, Timeline, with_frees};
+use rekindle_graph::{Graph, Micros, NodeId, Phase, Step, Timeline, with_frees};
 
 use crate::{PlanError, Strategy};
 

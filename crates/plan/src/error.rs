@@ -1,6 +1,6 @@
 //! Why there is no plan, with numbers and what to do.
 
-use remat_graph::{Bytes, Graph, NodeId, StorageId};
+use rekindle_graph::{Bytes, Graph, NodeId, StorageId};
 
 /// Why there is no plan.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

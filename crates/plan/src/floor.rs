@@ -8,7 +8,7 @@
 //! Limits: it does not see what must be kept *across* a node for later, so the smallest feasible peak
 //! may be higher.
 
-use remat_graph::{Bytes, Graph, NodeId, Phase, StorageId};
+use rekindle_graph::{Bytes, Graph, NodeId, Phase, StorageId};
 
 use crate::draft::needed_nodes;
 

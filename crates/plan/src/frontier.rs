@@ -5,7 +5,7 @@
 //! larger one's place: along the frontier a smaller budget never gives a larger peak, and a larger one
 //! never more time.
 
-use remat_graph::{Bytes, Graph};
+use rekindle_graph::{Bytes, Graph};
 
 use crate::draft::least_time;
 use crate::{Options, PlanError, Planned, Watch, plan, smallest};

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use remat_graph::{Bytes, Micros};
+use rekindle_graph::{Bytes, Micros};
 
 /// How to plan.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -16,7 +16,7 @@ pub struct Options {
 /// The algorithms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Strategy {
-    /// The best that Remat knows: recomputes as often as it pays and reorders where it pays.
+    /// The best that Rekindle knows: recomputes as often as it pays and reorders where it pays.
     #[default]
     Search,
     /// The greedy choice of μ-TWO: keeps the order, recomputes each activation once.

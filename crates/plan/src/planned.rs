@@ -1,7 +1,7 @@
 //! A finished plan, and the gate that every draft passes to become one.
 
-use remat_graph::{Bytes, Graph, Micros, NodeId, Plan, Step, Timeline};
-use remat_verify::verify;
+use rekindle_graph::{Bytes, Graph, Micros, NodeId, Plan, Step, Timeline};
+use rekindle_verify::verify;
 
 use crate::decision::{self, Decision};
 use crate::draft::Replayed;
@@ -11,7 +11,7 @@ use crate::{Infeasible, Options, PlanError, search};
 /// A plan that fits, and what is known about it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Planned {
-    /// Checked by `remat-verify`; its peak is at most its budget.
+    /// Checked by `rekindle-verify`; its peak is at most its budget.
     pub plan: Plan,
     /// How the planning ended.
     pub status: Status,

@@ -2,10 +2,10 @@
 //!
 //! The builder walks forward: [`Rebuild::run`] runs a node, [`Rebuild::drop_storage`] forgets a
 //! storage, and [`Rebuild::ensure`] makes a storage live again by running its writer, and whatever
-//! that needs, first. Frees follow from the order of runs alone (`remat_graph::with_frees`), so the
+//! that needs, first. Frees follow from the order of runs alone (`rekindle_graph::with_frees`), so the
 //! builder never frees: what it has dropped is exactly what is written again before it is read.
 
-use remat_graph::{Graph, NodeId, Phase, StorageId};
+use rekindle_graph::{Graph, NodeId, Phase, StorageId};
 
 pub(crate) struct Rebuild<'g> {
     graph: &'g Graph,

@@ -11,7 +11,7 @@
 //!
 //! Limits: on a graph without a backward phase nothing is dropped.
 
-use remat_graph::{Effect, Graph, NodeId, StorageId};
+use rekindle_graph::{Effect, Graph, NodeId, StorageId};
 
 use crate::draft::Draft;
 use crate::rebuild::Rebuild;

@@ -5,7 +5,7 @@
 //! Method. The n forward nodes, in their own order, are cut into about √n segments of about √n nodes, each checkpointed
 //! (`segments`). The last segment is kept: its backward pass comes next.
 
-use remat_graph::{Graph, NodeId, Phase};
+use rekindle_graph::{Graph, NodeId, Phase};
 
 use crate::draft::Draft;
 use crate::segments::{self, Segments};
@@ -34,15 +34,15 @@ fn cut(graph: &Graph) -> Segments {
 mod tests {
     use super::*;
     use crate::testing::chain;
-    use remat_graph::Timeline;
+    use rekindle_graph::Timeline;
 
     #[test]
     fn nine_nodes_make_three_segments_and_each_runs_again_from_its_boundary() {
         let graph = chain(9);
         let draft = draft(&graph);
         let runs = draft.steps.iter().filter_map(|step| match step {
-            remat_graph::Step::Run(id) => Some(graph.node(*id).name.as_str()),
-            remat_graph::Step::Free(_) => None,
+            rekindle_graph::Step::Run(id) => Some(graph.node(*id).name.as_str()),
+            rekindle_graph::Step::Free(_) => None,
         });
         let runs: Vec<&str> = runs.collect();
         // Segments f0–f2, f3–f5, f6–f8; f2 and f5 cross and are kept, so they do not run again.

@@ -1,6 +1,6 @@
 //! Small graphs for the tests of this crate.
 
-use remat_graph::{
+use rekindle_graph::{
     Bytes, Effect, Graph, GraphParts, Micros, Node, NodeId, Phase, Role, Storage, StorageId,
 };
 

@@ -5,11 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use remat_graph::{
+use rekindle_graph::{
     Bytes, Effect, Graph, GraphParts, Micros, Node, NodeId, Phase, Role, Step, Storage, StorageId,
     Timeline,
 };
-use remat_plan::{NoWatch, Options, PlanError, plan};
+use rekindle_plan::{NoWatch, Options, PlanError, plan};
 
 /// Splitmix64.
 struct Dice(u64);

@@ -1,15 +1,15 @@
 //! The plans of the whole corpus, as digests: a change that means to change no plan shows none.
 //!
 //! `corpus/digests.csv` has a row for each graph, strategy, effort and budget. Where plans are meant
-//! to change, `REMAT_BLESS=1 cargo test --package remat-plan --test digests` writes it anew, and the
+//! to change, `REKINDLE_BLESS=1 cargo test --package rekindle-plan --test digests` writes it anew, and the
 //! difference is part of the commit. Graphs that are not part of this repository (the public MOCCASIN
 //! graphs) are looked for in `../shared/graphs`; their digests are here, so that whoever has the
 //! graphs can compare.
 
 use std::path::{Path, PathBuf};
 
-use remat_graph::{Bytes, Graph, Step, Timeline, read_graph};
-use remat_plan::{Effort, NoWatch, Options, PlanError, Strategy, plan};
+use rekindle_graph::{Bytes, Graph, Step, Timeline, read_graph};
+use rekindle_plan::{Effort, NoWatch, Options, PlanError, Strategy, plan};
 
 /// Of the plain peak, in percent.
 const SHARES: [u64; 6] = [80, 60, 50, 40, 30, 20];
@@ -93,7 +93,7 @@ fn plans_are_those_of_the_committed_digests() {
         let second = of(other);
         [first.join().expect("no panic"), second].concat()
     });
-    if std::env::var_os("REMAT_BLESS").is_some() {
+    if std::env::var_os("REKINDLE_BLESS").is_some() {
         let text = [vec![HEADER.to_owned()], found].concat().join("\n") + "\n";
         std::fs::write(&file, text).expect("written");
         return;

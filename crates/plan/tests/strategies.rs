@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use remat_graph::{Bytes, Graph, Timeline, read_graph};
-use remat_plan::{
+use rekindle_graph::{Bytes, Graph, Timeline, read_graph};
+use rekindle_plan::{
     Action, Effort, NoWatch, Options, PlanError, Planned, Reason, Strategy, floor, frontier, plan,
     smallest,
 };
-use remat_verify::verify;
+use rekindle_verify::verify;
 
 fn corpus() -> Vec<Graph> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../corpus");
@@ -43,7 +43,7 @@ fn check(graph: &Graph, budget: Bytes, answer: &Result<Planned, PlanError>) {
             assert!(planned.lower_bound.get() <= planned.plan.time.get() * (1.0 + 1e-9));
             assert!(planned.overhead() >= -1e-9);
             assert!(planned.plan.peak >= floor(graph).bytes);
-            let dropped = |d: &remat_plan::Decision| d.action != Action::Retained;
+            let dropped = |d: &rekindle_plan::Decision| d.action != Action::Retained;
             let any_dropped = planned.decisions.iter().any(dropped);
             assert!(!any_dropped || planned.stats.recomputed > 0);
         }
@@ -86,7 +86,7 @@ fn a_budget_at_the_plain_peak_gives_the_plain_schedule() {
                 let planned = planned.expect("the plain step fits");
                 assert_eq!(planned.plan.time, natural.time);
                 assert_eq!(planned.stats.recomputed, 0);
-                let plain = |d: &remat_plan::Decision| d.reason == Reason::PlainStepFits;
+                let plain = |d: &rekindle_plan::Decision| d.reason == Reason::PlainStepFits;
                 assert!(planned.decisions.iter().all(plain));
             }
         }

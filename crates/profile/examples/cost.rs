@@ -1,16 +1,16 @@
 //! What profiling costs, and whether its numbers add up: the whole step without the profiler against
 //! the sum of the nodes' times, and the time of profiling against as many plain steps.
 //!
-//! `cargo run --release -p remat-profile --example cost -- resnet152 4`. Prints CSV: a line for each
+//! `cargo run --release -p rekindle-profile --example cost -- resnet152 4`. Prints CSV: a line for each
 //! round, then their medians with the difference and the cost that follow.
 
 use std::time::Instant;
 
-use remat_engine::{Engine, StepContext};
-use remat_models::data::batch;
-use remat_models::{Model, ModelOptions, Values, build};
-use remat_profile::{HostSpill, MeasureOptions, measure};
-use remat_program::Optimizer;
+use rekindle_engine::{Engine, StepContext};
+use rekindle_models::data::batch;
+use rekindle_models::{Model, ModelOptions, Values, build};
+use rekindle_profile::{HostSpill, MeasureOptions, measure};
+use rekindle_program::Optimizer;
 
 /// Rounds of which the median counts. Steps on a shared machine differ by several percent; the
 /// medians of seven rounds of profiling and fourteen plain steps do not.

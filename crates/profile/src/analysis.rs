@@ -5,7 +5,7 @@
 //! The *rank* of a node is its position in the graph's own order, inputs included, so rank `r` is
 //! node `r` in every file and every later stage.
 
-use remat_graph::{Bytes, Graph, Liveness, NodeId, Phase, StorageId};
+use rekindle_graph::{Bytes, Graph, Liveness, NodeId, Phase, StorageId};
 
 use crate::kind::{Kind, node_kind, storage_kinds};
 

@@ -2,7 +2,7 @@
 //!
 //! In: a graph and its analysis. Out: one [`Breakdown`] for each rank, whose total is that node's peak.
 
-use remat_graph::{Bytes, Graph, Phase, Step, StorageId, with_frees};
+use rekindle_graph::{Bytes, Graph, Phase, Step, StorageId, with_frees};
 
 use crate::analysis::Analysis;
 use crate::kind::Kind;

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use remat_engine::{EngineError, SpillError};
-use remat_graph::{Bytes, FileError, GraphError};
+use rekindle_engine::{EngineError, SpillError};
+use rekindle_graph::{Bytes, FileError, GraphError};
 
 /// Why there is no profile.
 #[derive(Debug, thiserror::Error)]

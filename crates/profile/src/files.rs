@@ -11,7 +11,7 @@
 
 use std::path::{Path, PathBuf};
 
-use remat_graph::{Graph, read_graph, write_atomically};
+use rekindle_graph::{Graph, read_graph, write_atomically};
 
 use crate::ProfileError;
 use crate::kind::{Gtype, Kind};

@@ -8,7 +8,7 @@
 //! activation is made in the forward pass, read in the backward pass, and not persistent. For the
 //! rest the declared role decides; a gradient that only passes through is `other`.
 
-use remat_graph::{Graph, Node, Phase, Role, StorageId};
+use rekindle_graph::{Graph, Node, Phase, Role, StorageId};
 
 /// Declares an enum whose variants have a name in the CSV files.
 macro_rules! named {

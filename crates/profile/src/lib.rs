@@ -1,4 +1,4 @@
-//! The profiler of Remat: where the time and the bytes of a training step go.
+//! The profiler of Rekindle: where the time and the bytes of a training step go.
 //!
 //! In: a graph to analyse, an engine to run, or files to read. Out: a [`Profile`]: time and bytes of
 //! every node; uses, size and the metrics of μ-TWO of every activation.

@@ -6,9 +6,9 @@
 
 use std::time::Instant;
 
-use remat_engine::{Engine, Layout, Observer, StepContext, lower};
-use remat_graph::{Bytes, Graph, Micros, NodeId, StorageId, with_frees};
-use remat_program::Program;
+use rekindle_engine::{Engine, Layout, Observer, StepContext, lower};
+use rekindle_graph::{Bytes, Graph, Micros, NodeId, StorageId, with_frees};
+use rekindle_program::Program;
 
 use crate::ProfileError;
 use crate::analysis::Analysis;

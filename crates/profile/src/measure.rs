@@ -8,8 +8,8 @@
 
 use std::time::Instant;
 
-use remat_engine::{Engine, Observer, Spill, SpillError, StepContext};
-use remat_graph::{Bytes, Graph, Micros, NodeId, Phase, StorageId};
+use rekindle_engine::{Engine, Observer, Spill, SpillError, StepContext};
+use rekindle_graph::{Bytes, Graph, Micros, NodeId, Phase, StorageId};
 
 use crate::ProfileError;
 use crate::analysis::{Activation, Analysis};

@@ -3,7 +3,7 @@
 //! Plain data, as it stands in the two CSV files. [`Profile::new`] puts it together from a graph with
 //! measured times; `files` writes and reads it.
 
-use remat_graph::{Bytes, Graph, Micros, NodeId, Phase, Step, Timeline, with_frees};
+use rekindle_graph::{Bytes, Graph, Micros, NodeId, Phase, Step, Timeline, with_frees};
 
 use crate::analysis::Analysis;
 use crate::kind::{Gtype, Kind};

@@ -11,7 +11,7 @@
 //! An activation cannot be made again if its sub-graph holds a node that may run only once or never
 //! runs, or reads a storage that has been overwritten before the activation's first backward use.
 
-use remat_graph::{Bytes, Effect, Graph, Micros, NodeId, Phase, StorageId};
+use rekindle_graph::{Bytes, Effect, Graph, Micros, NodeId, Phase, StorageId};
 
 use crate::analysis::Activation;
 

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
-use remat_engine::{Spill, SpillError};
+use rekindle_engine::{Spill, SpillError};
 
 /// Slots in host memory. A slot keeps its memory, so only its first use pays for page faults.
 #[derive(Default)]
@@ -69,7 +69,7 @@ impl FileSpill {
     /// # Errors
     /// If no file can be made there.
     pub fn new(folder: &Path) -> Result<FileSpill, std::io::Error> {
-        let path = folder.join(format!("remat-spill.{}", std::process::id()));
+        let path = folder.join(format!("rekindle-spill.{}", std::process::id()));
         let mut options = File::options();
         let file = options
             .read(true)
@@ -172,7 +172,8 @@ mod tests {
 
     #[test]
     fn a_file_gives_back_what_it_was_given_and_leaves_nothing_behind() {
-        let folder = std::env::temp_dir().join(format!("remat-spill-test.{}", std::process::id()));
+        let folder =
+            std::env::temp_dir().join(format!("rekindle-spill-test.{}", std::process::id()));
         std::fs::create_dir(&folder).expect("a fresh folder");
         check(&mut FileSpill::new(&folder).expect("the folder is there"));
         let left = std::fs::read_dir(&folder).expect("it is there").count();

@@ -15,9 +15,9 @@
 
 use std::collections::BTreeSet;
 
-use remat_graph::{Bytes, Graph, NodeId, StorageId};
-use remat_program::op::{Op, Transfer};
-use remat_program::{Node, Program, Tensor};
+use rekindle_graph::{Bytes, Graph, NodeId, StorageId};
+use rekindle_program::op::{Op, Transfer};
+use rekindle_program::{Node, Program, Tensor};
 
 use crate::ProfileError;
 use crate::analysis::Analysis;

@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use remat_graph::{Bytes, FileError, write_atomically};
+use rekindle_graph::{Bytes, FileError, write_atomically};
 
 use crate::ProfileError;
 use crate::profile::Seconds;

@@ -2,8 +2,8 @@
 
 mod toy;
 
-use remat_graph::{Bytes, Effect, Graph, Micros, NodeId, Phase, Role, Timeline, with_frees};
-use remat_profile::{
+use rekindle_graph::{Bytes, Effect, Graph, Micros, NodeId, Phase, Role, Timeline, with_frees};
+use rekindle_profile::{
     Analysis, Boundaries, Kind, active_mem, inactive_times, node_peaks, recomputations,
 };
 use toy::{Toy, perceptron};
@@ -268,7 +268,7 @@ fn memory_rises_through_the_forward_pass_and_falls_through_the_backward_pass() {
         let mut level = Vec::new();
         let mut within = false;
         for (step, &bytes) in steps.iter().zip(&timeline.after) {
-            if let remat_graph::Step::Run(n) = step {
+            if let rekindle_graph::Step::Run(n) = step {
                 within = graph.node(*n).phase == phase;
                 if within {
                     level.push(bytes);

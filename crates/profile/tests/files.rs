@@ -4,8 +4,8 @@ mod toy;
 
 use std::path::{Path, PathBuf};
 
-use remat_graph::Bytes;
-use remat_profile::{
+use rekindle_graph::Bytes;
+use rekindle_profile::{
     Analysis, Gtype, Kind, Measured, Profile, ProfileError, ProfilePaths, Seconds, node_peaks,
     read_activation_stats, read_node_stats, read_profile, write_profile,
 };
@@ -25,7 +25,7 @@ fn folder(name: &str) -> PathBuf {
 fn profile() -> Profile {
     let mut graph = perceptron();
     let times: Vec<_> = (0..graph.nodes().len())
-        .map(|i| remat_graph::Micros(0.1 + i as f64 / 3.0))
+        .map(|i| rekindle_graph::Micros(0.1 + i as f64 / 3.0))
         .collect();
     graph = graph.with_times(&times).expect("as many times as nodes");
     let activations = Analysis::new(&graph).activations.len();

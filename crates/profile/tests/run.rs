@@ -1,14 +1,14 @@
 //! Real steps under the clock. Times are never compared; bytes and values always are.
 
-use remat_engine::{Engine, StepContext, lower};
-use remat_graph::{Bytes, Phase, Timeline};
-use remat_models::data::batch;
-use remat_models::{BertConfig, Model, ModelOptions, Values, build, build_bert};
-use remat_profile::{
+use rekindle_engine::{Engine, StepContext, lower};
+use rekindle_graph::{Bytes, Phase, Timeline};
+use rekindle_models::data::batch;
+use rekindle_models::{BertConfig, Model, ModelOptions, Values, build, build_bert};
+use rekindle_profile::{
     Analysis, FileSpill, HostSpill, Limited, MeasureOptions, Origin, ProfileError, breakdowns,
     measure, node_peaks, read_profile, swap, write_profile,
 };
-use remat_program::Optimizer;
+use rekindle_program::Optimizer;
 
 const THREADS: usize = 2;
 
@@ -161,7 +161,7 @@ fn heaviest_node(model: &Model) -> (String, Bytes) {
 /// Runs one step plainly and one in hardly more than its heaviest node needs, and compares what
 /// they compute.
 #[track_caller]
-fn check_limited(name: &str, spill: Box<dyn remat_engine::Spill + Send>) {
+fn check_limited(name: &str, spill: Box<dyn rekindle_engine::Spill + Send>) {
     let model = small(name);
     let plain_peak = Timeline::natural(&lower(&model.program, THREADS)).peak;
     // A hundredth more than the heaviest node, for fragmentation.

@@ -16,7 +16,7 @@
 //!
 //! Limits: nodes of the backward pass are not differentiated again.
 
-use remat_graph::{Phase, Role, StorageId};
+use rekindle_graph::{Phase, Role, StorageId};
 
 use crate::op::Op;
 use crate::{Builder, DType, Init, Node, ProgramError, Tensor, Var};

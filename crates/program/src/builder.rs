@@ -10,7 +10,7 @@
 
 use std::collections::BTreeSet;
 
-use remat_graph::{Phase, Role, StorageId};
+use rekindle_graph::{Phase, Role, StorageId};
 
 use crate::op::Op;
 use crate::{DType, Init, Node, Program, ProgramError, Tensor};

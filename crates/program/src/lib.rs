@@ -1,13 +1,13 @@
-//! The executable IR of Remat: typed ops, builder, autodiff, optimizers.
+//! The executable IR of Rekindle: typed ops, builder, autodiff, optimizers.
 //!
 //! A [`Program`] is one training step as ops on tensors. It is written with the [`Builder`]: the
 //! forward pass call by call, the backward pass by [`Builder::backward`], the parameters' updates
 //! by [`Builder::optimize`].
 //!
 //! ```
-//! use remat_program::{Builder, DType, Init, Optimizer};
+//! use rekindle_program::{Builder, DType, Init, Optimizer};
 //!
-//! # fn main() -> Result<(), remat_program::ProgramError> {
+//! # fn main() -> Result<(), rekindle_program::ProgramError> {
 //! let mut b = Builder::new("classifier");
 //! let x = b.input("x", &[32, 784], DType::F32)?;
 //! let labels = b.input("labels", &[32], DType::I64)?;

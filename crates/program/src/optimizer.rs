@@ -4,7 +4,7 @@
 //! right after the last node that reads the parameter or its gradient. So a gradient dies as soon
 //! as it is complete, and the step never holds all of them.
 
-use remat_graph::{Phase, Role, StorageId};
+use rekindle_graph::{Phase, Role, StorageId};
 
 use crate::op::{Adam, Op, Sgd};
 use crate::{Builder, DType, Gradients, Init, Node, ProgramError};

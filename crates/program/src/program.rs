@@ -3,7 +3,7 @@
 //! Tensor `i` of a program is storage `i` of its graph, and node `i` is node `i`: one identity from
 //! the model to the execution. A program says *what* runs; a schedule says when, and an engine how.
 
-use remat_graph::{
+use rekindle_graph::{
     Bytes, Effect, Graph, GraphParts, Micros, NodeId, Phase, Role, Storage, StorageId,
 };
 
@@ -112,7 +112,7 @@ impl Program {
     /// # Panics
     /// If the program is not valid, which the builder rules out.
     pub fn graph(&self, workspace: impl Fn(&Op) -> Bytes) -> Graph {
-        let nodes = self.nodes.iter().map(|node| remat_graph::Node {
+        let nodes = self.nodes.iter().map(|node| rekindle_graph::Node {
             name: node.name.clone(),
             op: node.op.name().into(),
             phase: node.phase,
@@ -128,7 +128,7 @@ impl Program {
         let targets = self.nodes.iter().enumerate().filter(|(_, n)| once(n));
         Graph::new(GraphParts {
             name: self.name.clone(),
-            origin: "remat".into(),
+            origin: "rekindle".into(),
             storages: self
                 .tensors
                 .iter()

@@ -1,8 +1,8 @@
 //! The shape of the backward pass: which nodes there are, and in which order.
 
-use remat_graph::{Bytes, Phase, Role};
-use remat_program::op::{BatchNormState, ConvOptions, Op, Then};
-use remat_program::{Builder, DType, Init, Optimizer, Program, ProgramError, Var};
+use rekindle_graph::{Bytes, Phase, Role};
+use rekindle_program::op::{BatchNormState, ConvOptions, Op, Then};
+use rekindle_program::{Builder, DType, Init, Optimizer, Program, ProgramError, Var};
 
 const NORMAL: Init = Init::Normal { std: 1.0 };
 

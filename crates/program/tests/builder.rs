@@ -1,9 +1,9 @@
 //! What the builder infers, and what it refuses.
 
-use remat_program::op::{
+use rekindle_program::op::{
     BatchNormState, ConvOptions, HeadOperand, Heads, Mask, PoolOptions, Then, Transpose,
 };
-use remat_program::{Builder, DType, Init, ProgramError, Var};
+use rekindle_program::{Builder, DType, Init, ProgramError, Var};
 
 fn input(b: &mut Builder, name: &str, shape: &[usize]) -> Var {
     b.input(name, shape, DType::F32).unwrap()

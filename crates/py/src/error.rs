@@ -1,17 +1,17 @@
-//! Every error of the crates as an exception of `remat.errors`.
+//! Every error of the crates as an exception of `rekindle.errors`.
 
 use pyo3::prelude::*;
 use pyo3::types::PyAnyMethods;
-use remat_plan::{Infeasible, PlanError};
+use rekindle_plan::{Infeasible, PlanError};
 
-/// The exception `class` of `remat.errors`, made from `arguments`; or why there is none.
+/// The exception `class` of `rekindle.errors`, made from `arguments`; or why there is none.
 fn exception<'py>(
     py: Python<'py>,
     class: &str,
     arguments: impl pyo3::call::PyCallArgs<'py>,
 ) -> PyErr {
     let made = py
-        .import("remat.errors")
+        .import("rekindle.errors")
         .and_then(|module| module.getattr(class))
         .and_then(|class| class.call1(arguments));
     match made {
@@ -30,7 +30,7 @@ pub(crate) fn no_plan(py: Python<'_>, error: &PlanError) -> PyErr {
     match error {
         PlanError::Infeasible(infeasible) => infeasible_budget(py, infeasible),
         PlanError::Stopped { .. } => exception(py, "PlanningStopped", (error.to_string(),)),
-        PlanError::Rejected { .. } => exception(py, "RematError", (error.to_string(),)),
+        PlanError::Rejected { .. } => exception(py, "RekindleError", (error.to_string(),)),
     }
 }
 

@@ -1,20 +1,20 @@
 //! The graph, and budgets for it.
 
 use pyo3::prelude::*;
-use remat_graph::Timeline;
+use rekindle_graph::Timeline;
 
 use crate::error::invalid;
 
 /// A checked training step.
-#[pyclass(frozen, module = "remat")]
+#[pyclass(frozen, module = "rekindle")]
 pub(crate) struct Graph {
-    pub(crate) graph: remat_graph::Graph,
+    pub(crate) graph: rekindle_graph::Graph,
     /// Of the plain step.
     pub(crate) timeline: Timeline,
 }
 
 impl Graph {
-    pub(crate) fn new(graph: remat_graph::Graph) -> Graph {
+    pub(crate) fn new(graph: rekindle_graph::Graph) -> Graph {
         let timeline = Timeline::natural(&graph);
         Graph { graph, timeline }
     }
@@ -25,7 +25,7 @@ impl Graph {
     /// Reads `remat.graph/1`.
     #[staticmethod]
     fn from_json(py: Python<'_>, text: &str) -> PyResult<Graph> {
-        let graph = remat_graph::Graph::from_json(text).map_err(|error| invalid(py, error))?;
+        let graph = rekindle_graph::Graph::from_json(text).map_err(|error| invalid(py, error))?;
         Ok(Graph::new(graph))
     }
 
@@ -60,18 +60,18 @@ impl Graph {
     /// Below this many bytes no plan can go.
     #[getter]
     fn floor(&self) -> u64 {
-        remat_plan::floor(&self.graph).bytes.get()
+        rekindle_plan::floor(&self.graph).bytes.get()
     }
 
     /// The highest bytes while each node of the plain step runs, in order.
     fn timeline(&self) -> Vec<u64> {
-        let steps = remat_graph::with_frees(&self.graph, &self.graph.natural_order());
+        let steps = rekindle_graph::with_frees(&self.graph, &self.graph.natural_order());
         runs(&steps, &self.timeline)
     }
 
     fn __repr__(&self) -> String {
         format!(
-            "<remat.Graph {:?}: {} nodes, peak {}>",
+            "<rekindle.Graph {:?}: {} nodes, peak {}>",
             self.graph.name(),
             self.graph.nodes().len(),
             self.timeline.peak
@@ -80,16 +80,16 @@ impl Graph {
 }
 
 /// The bytes during each run of a schedule, without the frees between them.
-pub(crate) fn runs(steps: &[remat_graph::Step], timeline: &Timeline) -> Vec<u64> {
+pub(crate) fn runs(steps: &[rekindle_graph::Step], timeline: &Timeline) -> Vec<u64> {
     let during = steps.iter().zip(&timeline.during);
-    let runs = during.filter(|(step, _)| matches!(step, remat_graph::Step::Run(_)));
+    let runs = during.filter(|(step, _)| matches!(step, rekindle_graph::Step::Run(_)));
     runs.map(|(_, bytes)| bytes.get()).collect()
 }
 
 /// The bytes that `text` allows for `graph`: `3GiB`, `800MiB`, plain bytes, or `60%` of the plain peak.
 #[pyfunction]
 pub(crate) fn parse_budget(py: Python<'_>, text: &str, graph: &Graph) -> PyResult<u64> {
-    match remat_graph::parse_budget(text) {
+    match rekindle_graph::parse_budget(text) {
         Ok(budget) => Ok(budget.resolve(graph.timeline.peak).get()),
         Err(why) => Err(invalid(py, format!("the budget \"{text}\" {why}"))),
     }

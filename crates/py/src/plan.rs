@@ -1,17 +1,17 @@
 //! The plan: made, read, written, taken apart, rewritten and checked.
 
 use pyo3::prelude::*;
-use remat_graph::{Bytes, Step, Timeline};
-use remat_plan::{Action, Effort, Options, PlanError, Planned, Status, Strategy};
+use rekindle_graph::{Bytes, Step, Timeline};
+use rekindle_plan::{Action, Effort, Options, PlanError, Planned, Status, Strategy};
 
 use crate::error::{invalid, no_plan};
 use crate::graph::{Graph, runs};
 use crate::watch::PythonWatch;
 
 /// A schedule of runs and frees on one graph.
-#[pyclass(frozen, module = "remat")]
+#[pyclass(frozen, module = "rekindle")]
 pub(crate) struct Plan {
-    plan: remat_graph::Plan,
+    plan: rekindle_graph::Plan,
     /// Known where the plan was made here, and not read.
     lower_bound: Option<f64>,
     status: Option<Status>,
@@ -33,7 +33,7 @@ impl Plan {
     #[staticmethod]
     fn from_json(py: Python<'_>, text: &str) -> PyResult<Plan> {
         Ok(Plan {
-            plan: remat_graph::Plan::from_json(text).map_err(|error| invalid(py, error))?,
+            plan: rekindle_graph::Plan::from_json(text).map_err(|error| invalid(py, error))?,
             lower_bound: None,
             status: None,
         })
@@ -95,7 +95,7 @@ impl Plan {
 
     /// What becomes of each activation of `graph`, ascending by storage.
     fn decisions(&self, py: Python<'_>, graph: &Graph) -> PyResult<Vec<Decision>> {
-        let decisions = remat_plan::decisions(&graph.graph, &self.plan);
+        let decisions = rekindle_plan::decisions(&graph.graph, &self.plan);
         let decisions = decisions.map_err(|error| invalid(py, error))?;
         let named = decisions.iter().map(|d| Decision::new(&graph.graph, d));
         Ok(named.collect())
@@ -112,14 +112,14 @@ impl Plan {
         let plan = &self.plan;
         let steps = plan.steps.len();
         format!(
-            "<remat.Plan: {steps} steps, peak {}, {}>",
+            "<rekindle.Plan: {steps} steps, peak {}, {}>",
             plan.peak, plan.time
         )
     }
 }
 
 /// What becomes of one activation, and why.
-#[pyclass(frozen, get_all, module = "remat")]
+#[pyclass(frozen, get_all, module = "rekindle")]
 pub(crate) struct Decision {
     /// Which storage.
     storage: u32,
@@ -142,7 +142,7 @@ pub(crate) struct Decision {
 }
 
 impl Decision {
-    fn new(graph: &remat_graph::Graph, decision: &remat_plan::Decision) -> Decision {
+    fn new(graph: &rekindle_graph::Graph, decision: &rekindle_plan::Decision) -> Decision {
         Decision {
             storage: decision.storage.0,
             name: graph.storage_name(decision.storage),
@@ -176,7 +176,7 @@ pub(crate) fn plan(
     let options = options(py, strategy, effort)?;
     let watch = PythonWatch::new(time_limit, progress);
     watched(py, watch, |watch| {
-        remat_plan::plan(&graph.graph, Bytes(budget), &options, watch)
+        rekindle_plan::plan(&graph.graph, Bytes(budget), &options, watch)
     })
 }
 
@@ -191,7 +191,7 @@ pub(crate) fn smallest(
 ) -> PyResult<Plan> {
     let options = options(py, strategy, effort)?;
     watched(py, PythonWatch::new(None, None), |watch| {
-        remat_plan::smallest(&graph.graph, &options, watch)
+        rekindle_plan::smallest(&graph.graph, &options, watch)
     })
 }
 
@@ -225,7 +225,7 @@ fn options(py: Python<'_>, strategy: &str, effort: Option<u8>) -> PyResult<Optio
 /// The plan as an ordinary graph: each recomputation is a node of its own, and nothing is written twice.
 #[pyfunction]
 pub(crate) fn rewrite(py: Python<'_>, graph: &Graph, plan: &Plan) -> PyResult<Graph> {
-    let rewritten = remat_rewrite::rewrite(&graph.graph, &plan.plan);
+    let rewritten = rekindle_rewrite::rewrite(&graph.graph, &plan.plan);
     Ok(Graph::new(
         rewritten.map_err(|error| invalid(py, error))?.graph,
     ))
@@ -234,7 +234,7 @@ pub(crate) fn rewrite(py: Python<'_>, graph: &Graph, plan: &Plan) -> PyResult<Gr
 /// Everything that is wrong with `plan` as a plan of `graph`, in words; nothing if it holds.
 #[pyfunction]
 pub(crate) fn verify(graph: &Graph, plan: &Plan) -> Vec<String> {
-    match remat_verify::verify(&graph.graph, &plan.plan) {
+    match rekindle_verify::verify(&graph.graph, &plan.plan) {
         Ok(_) => Vec::new(),
         Err(violations) => violations.0.iter().map(ToString::to_string).collect(),
     }

@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use pyo3::prelude::*;
-use remat_graph::{NodeId, write_atomically};
-use remat_profile::{Analysis, Breakdown, Gtype, Kind, Measured, NodeStats, Profile, breakdowns};
-use remat_report::{Area, Axis, Chart, Columns, Unit};
+use rekindle_graph::{NodeId, write_atomically};
+use rekindle_profile::{
+    Analysis, Breakdown, Gtype, Kind, Measured, NodeStats, Profile, breakdowns,
+};
+use rekindle_report::{Area, Axis, Chart, Columns, Unit};
 
 use crate::error::invalid;
 use crate::graph::Graph;
@@ -33,7 +35,7 @@ pub(crate) fn write_profile(
         swap_times: &vec![None; analysis.activations.len()],
     };
     let profile = Profile::new(model, batch_size, graph, &measured);
-    let paths = remat_profile::write_profile(&folder, &profile, graph)
+    let paths = rekindle_profile::write_profile(&folder, &profile, graph)
         .map_err(|error| invalid(py, error))?;
     let mut written = vec![paths.nodes, paths.activations, paths.graph];
     let running: Vec<usize> = graph

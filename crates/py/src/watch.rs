@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use remat_plan::{Progress, Watch};
+use rekindle_plan::{Progress, Watch};
 
 /// How often Python is asked for its lock: often enough that Ctrl-C feels immediate.
 const INTERVAL: Duration = Duration::from_millis(50);
@@ -40,7 +40,7 @@ impl PythonWatch {
         Python::attach(|py| {
             py.check_signals()?;
             if let Some(function) = &self.progress {
-                let best = progress.best.map(remat_graph::Micros::get);
+                let best = progress.best.map(rekindle_graph::Micros::get);
                 let lowest = progress.lowest.get();
                 function.call1(py, (progress.done, progress.total, best, lowest))?;
             }

@@ -1,8 +1,8 @@
-//! One picture of each kind, from made-up numbers: `cargo run -p remat-report --example gallery -- FOLDER`.
+//! One picture of each kind, from made-up numbers: `cargo run -p rekindle-report --example gallery -- FOLDER`.
 
 use std::path::Path;
 
-use remat_report::{Area, Axis, Bars, Chart, Columns, Line, Series, Unit};
+use rekindle_report::{Area, Axis, Bars, Chart, Columns, Line, Series, Unit};
 
 const GIB: f64 = 1073741824.0;
 const BATCHES: [&str; 5] = ["4", "8", "16", "32", "64"];

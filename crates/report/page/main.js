@@ -9,8 +9,8 @@ function setUpTheme() {
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const button = byId("theme");
   // The choice of a person outweighs the system's; a page from a file may have no place to keep it.
-  const keep = (value) => { try { localStorage.setItem("remat-theme", value); } catch { /* it holds for this visit */ } };
-  const kept = () => { try { return localStorage.getItem("remat-theme"); } catch { return null; } };
+  const keep = (value) => { try { localStorage.setItem("rekindle-theme", value); } catch { /* it holds for this visit */ } };
+  const kept = () => { try { return localStorage.getItem("rekindle-theme"); } catch { return null; } };
   const apply = (theme) => {
     document.documentElement.dataset.theme = theme;
     button.replaceChildren(svg("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" }, svg("path", { d: theme === "dark" ? SUN : MOON })));
@@ -81,7 +81,7 @@ function start() {
   const tabs = data.steps.map((step, i) => el("button", { type: "button", role: "tab", onclick: () => { show(i); scrollTo(0, 0); } }, step.name));
   byId("tabs").setAttribute("role", "tablist");
   byId("tabs").replaceChildren(...(tabs.length > 1 ? tabs : []));
-  byId("made").textContent = `Made by remat ${data.version}. This file needs no network; its data are inside.`;
+  byId("made").textContent = `Made by rekindle ${data.version}. This file needs no network; its data are inside.`;
   if (data.steps.length) show(0);
 }
 

@@ -1,4 +1,4 @@
-//! Charts for Remat, as SVG and PNG, and the report, as one HTML file.
+//! Charts for Rekindle, as SVG and PNG, and the report, as one HTML file.
 //!
 //! In: plain data in base units (bytes, seconds, counts). Out: a picture with axes, units and a legend that can
 //! be read at a glance. A [`Chart`] is made by one of its constructors, one for each kind of picture, and drawn by
@@ -7,7 +7,7 @@
 //! training step, and the same data give the same bytes.
 //!
 //! ```
-//! use remat_report::{Axis, Bars, Chart, Series, Unit};
+//! use rekindle_report::{Axis, Bars, Chart, Series, Unit};
 //!
 //! let chart = Chart::over_categories(
 //!     "Peak memory of ResNet-152",

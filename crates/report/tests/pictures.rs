@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use remat_report::{Area, Axis, Bars, Chart, Columns, Line, Series, Unit};
+use rekindle_report::{Area, Axis, Bars, Chart, Columns, Line, Series, Unit};
 use resvg::usvg::{Group, Node, Options, Rect, Text, Tree, fontdb, roxmltree};
 
 const GIB: f64 = 1073741824.0;

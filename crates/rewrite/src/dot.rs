@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use remat_graph::{NodeId, Phase};
+use rekindle_graph::{NodeId, Phase};
 
 use crate::Rewritten;
 

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use remat_graph::{Graph, NodeId, StorageId};
+use rekindle_graph::{Graph, NodeId, StorageId};
 
 /// How one dropped storage is rebuilt. All ids are those of the rewritten graph.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! The rewriter: a plan becomes an ordinary graph.
 //!
-//! In: a [`Graph`](remat_graph::Graph) and a [`Plan`](remat_graph::Plan) that is valid for it. Out:
+//! In: a [`Graph`](rekindle_graph::Graph) and a [`Plan`](rekindle_graph::Plan) that is valid for it. Out:
 //! [`Rewritten`]: a graph whose own order is the plan's order of runs, in which nothing is written
 //! twice and any executor that frees after last use stays within the plan's peak; who each clone
 //! stands for; and, for each activation that is made again, the sub-graph that rebuilds it.

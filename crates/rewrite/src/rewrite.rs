@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use remat_graph::{
+use rekindle_graph::{
     Graph, GraphError, GraphParts, Node, NodeId, Phase, Plan, Role, ScheduleError, Step, Storage,
     StorageId, Timeline,
 };

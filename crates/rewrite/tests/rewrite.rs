@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use remat_graph::{
+use rekindle_graph::{
     Bytes, Effect, Graph, GraphParts, Micros, Node, NodeId, Phase, Plan, Role, Storage, StorageId,
     Timeline, read_graph, with_frees,
 };
-use remat_plan::{Effort, NoWatch, Options, Strategy, plan};
-use remat_rewrite::{RewriteError, Rewritten, dot, rewrite};
-use remat_verify::{Origins, Violation, verify_rewritten};
+use rekindle_plan::{Effort, NoWatch, Options, Strategy, plan};
+use rekindle_rewrite::{RewriteError, Rewritten, dot, rewrite};
+use rekindle_verify::{Origins, Violation, verify_rewritten};
 
 fn node(name: &str, phase: Phase, reads: &[u32], writes: &[u32]) -> Node {
     let ids = |list: &[u32]| list.iter().copied().map(StorageId).collect();
@@ -176,9 +176,9 @@ fn an_output_that_is_still_live_is_written_to_a_storage_that_nobody_reads() {
     let at = plan
         .steps
         .iter()
-        .position(|s| *s == remat_graph::Step::Run(NodeId(3)))
+        .position(|s| *s == rekindle_graph::Step::Run(NodeId(3)))
         .expect("g runs");
-    plan.steps.insert(at, remat_graph::Step::Run(NodeId(2)));
+    plan.steps.insert(at, rekindle_graph::Step::Run(NodeId(2)));
     let timeline = Timeline::new(&graph, &plan.steps).expect("wasteful, but valid");
     (plan.budget, plan.peak, plan.time) = (timeline.peak, timeline.peak, timeline.time);
     let rewritten = check(&graph, &plan);

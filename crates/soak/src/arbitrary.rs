@@ -1,6 +1,6 @@
 //! Random graphs of no particular shape: what no model has, but the format allows.
 
-use remat_graph::{GraphParts, NodeId, Phase, Role, StorageId};
+use rekindle_graph::{GraphParts, NodeId, Phase, Role, StorageId};
 
 use crate::parts::Assembly;
 use crate::random::Random;

@@ -1,10 +1,12 @@
 //! Everything that must hold for plans of one random graph.
 
 use anyhow::{Context as _, Result, bail, ensure};
-use remat_graph::{Bytes, Graph, Micros, Timeline};
-use remat_plan::{Effort, NoWatch, Options, PlanError, Planned, Strategy, floor, frontier, plan};
-use remat_rewrite::rewrite;
-use remat_verify::{Origins, verify, verify_rewritten};
+use rekindle_graph::{Bytes, Graph, Micros, Timeline};
+use rekindle_plan::{
+    Effort, NoWatch, Options, PlanError, Planned, Strategy, floor, frontier, plan,
+};
+use rekindle_rewrite::rewrite;
+use rekindle_verify::{Origins, verify, verify_rewritten};
 
 use crate::random::Random;
 use crate::random_graph;

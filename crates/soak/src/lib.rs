@@ -12,7 +12,7 @@ mod training;
 
 pub use check::check;
 
-use remat_graph::Graph;
+use rekindle_graph::Graph;
 
 use random::Random;
 

@@ -71,7 +71,7 @@ fn check_all(arguments: &Arguments) -> Tally {
                 arguments.graphs, arguments.seed
             );
         }
-        match remat_soak::check(seed, arguments.size) {
+        match rekindle_soak::check(seed, arguments.size) {
             Ok(count) => tally.plans += count as u64,
             Err(error) => {
                 tally.failures += 1;

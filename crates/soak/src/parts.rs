@@ -1,6 +1,6 @@
 //! Puts a random graph together, storage by storage and node by node.
 
-use remat_graph::{
+use rekindle_graph::{
     Bytes, Effect, GraphParts, Micros, Node, NodeId, Phase, Role, Storage, StorageId,
 };
 

@@ -1,6 +1,6 @@
 //! Random training steps: a forward pass, the backward pass that mirrors it, optimizer nodes.
 
-use remat_graph::{GraphParts, NodeId, Phase, Role, StorageId};
+use rekindle_graph::{GraphParts, NodeId, Phase, Role, StorageId};
 
 use crate::parts::Assembly;
 use crate::random::Random;

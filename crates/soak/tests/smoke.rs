@@ -1,7 +1,7 @@
 //! A second of what `cargo xtask soak` does at length.
 
-use remat_graph::{Effect, Phase};
-use remat_soak::{check, random_graph};
+use rekindle_graph::{Effect, Phase};
+use rekindle_soak::{check, random_graph};
 
 /// About a second of work.
 const SEEDS: u64 = 5;

@@ -1,6 +1,6 @@
 //! The check itself: both replays, and what the plan says about itself.
 
-use remat_graph::{Bytes, Graph, Micros, Plan, StepId};
+use rekindle_graph::{Bytes, Graph, Micros, Plan, StepId};
 
 use crate::{Violation, Violations, bytes, values};
 

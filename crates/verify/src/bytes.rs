@@ -1,6 +1,6 @@
 //! The replay in bytes: what is live before, during and after each step.
 
-use remat_graph::{Bytes, Graph, Micros, Phase, Step, StepId};
+use rekindle_graph::{Bytes, Graph, Micros, Phase, Step, StepId};
 
 use crate::Violation;
 

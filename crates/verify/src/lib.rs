@@ -1,6 +1,6 @@
 //! The independent checker: replays a plan on its graph and trusts nothing that the plan says.
 //!
-//! In: a [`Graph`](remat_graph::Graph) and a [`Plan`](remat_graph::Plan). Out: an [`Audit`] with
+//! In: a [`Graph`](rekindle_graph::Graph) and a [`Plan`](rekindle_graph::Plan). Out: an [`Audit`] with
 //! what the replay measured, or *all* [`Violation`]s, in schedule order.
 //!
 //! Method. Two replays of the same steps that share nothing:
@@ -13,7 +13,7 @@
 //! [`verify_rewritten`] also takes the graph that a plan was rewritten to, and checks run by run that
 //! it is the same work, wired the same way, in no more bytes than the plan promises.
 //!
-//! Invariants: this crate depends on `remat-graph` alone and does not use its `Timeline`; a step with
+//! Invariants: this crate depends on `rekindle-graph` alone and does not use its `Timeline`; a step with
 //! a violation is replayed as if it were right, so that one fault is reported once.
 //!
 //! Limits: it does not judge whether the plan is good, and takes the graph's sizes and times as given.

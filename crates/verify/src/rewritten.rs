@@ -9,7 +9,7 @@
 //! the original's role. A later copy has it too, unless that is persistent: then the first copy is still
 //! there, and the later one must go, as `other`.
 
-use remat_graph::{Bytes, Graph, Node, NodeId, Phase, Plan, Role, Step, Storage, StorageId};
+use rekindle_graph::{Bytes, Graph, Node, NodeId, Phase, Plan, Role, Step, Storage, StorageId};
 
 use crate::{Audit, Violation, Violations, verify};
 

@@ -1,6 +1,6 @@
 //! The symbolic replay: which value each storage holds, and whether every read sees the right one.
 
-use remat_graph::{Effect, Graph, NodeId, Phase, Step, StepId, StorageId};
+use rekindle_graph::{Effect, Graph, NodeId, Phase, Step, StepId, StorageId};
 
 use crate::Violation;
 

@@ -1,6 +1,6 @@
 //! What a plan can do wrong, by name.
 
-use remat_graph::{Bytes, Micros, Role, StepId, StorageId};
+use rekindle_graph::{Bytes, Micros, Role, StepId, StorageId};
 
 /// One broken rule.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

@@ -1,10 +1,10 @@
 //! A valid plan passes with the numbers worked out by hand; each kind of damage is named.
 
-use remat_graph::{
+use rekindle_graph::{
     Bytes, Effect, Graph, GraphParts, Micros, Node, NodeId, Phase, Plan, Role, Step, StepId,
     Storage, StorageId,
 };
-use remat_verify::{Violation, verify};
+use rekindle_verify::{Violation, verify};
 
 // Storages, with their sizes.
 const W: u32 = 0; // 10, parameter

@@ -1,10 +1,10 @@
 //! A graph that was rewritten by hand passes; each kind of damage to what outlives the step is named.
 
-use remat_graph::{
+use rekindle_graph::{
     Bytes, Effect, Graph, GraphParts, Micros, Node, NodeId, Phase, Plan, Role, Step, Storage,
     StorageId,
 };
-use remat_verify::{Origins, Violation, verify_rewritten};
+use rekindle_verify::{Origins, Violation, verify_rewritten};
 
 // Storages, with their sizes.
 const W: u32 = 0; // 10, parameter

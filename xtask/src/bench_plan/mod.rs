@@ -40,8 +40,8 @@ pub(crate) fn run(repo: &Repo, words: &[String]) -> Result<()> {
     let bench = Bench {
         graphs: shared.join("graphs"),
         judge: shared.join("tools/judge.py"),
-        tool: repo.path("target/release/remat"),
-        plan: std::env::temp_dir().join(format!("remat-bench-{}.json", std::process::id())),
+        tool: repo.path("target/release/rekindle"),
+        plan: std::env::temp_dir().join(format!("rekindle-bench-{}.json", std::process::id())),
     };
     ensure!(
         bench.judge.exists(),
@@ -55,7 +55,7 @@ pub(crate) fn run(repo: &Repo, words: &[String]) -> Result<()> {
             "no case has the graph or the table `{word}`"
         );
     }
-    show(&mut repo.cargo("build --release -p remat-cli"))?;
+    show(&mut repo.cargo("build --release -p rekindle-cli"))?;
     let archive = Archive::open(repo, "plan")?;
     let earlier = match words {
         [] => String::new(),

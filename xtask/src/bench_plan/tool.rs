@@ -21,7 +21,7 @@ pub(crate) struct Output {
 /// How often the tool is looked at; the kernel counts its time in hundredths of a second.
 const POLL: Duration = Duration::from_millis(10);
 
-/// Runs `remat plan` on a graph and waits for it. The plan goes to `plan`.
+/// Runs `rekindle plan` on a graph and waits for it. The plan goes to `plan`.
 pub(crate) fn plan(tool: &Path, graph: &Path, plan: &Path, words: &[&str]) -> Result<Output> {
     let said = plan.with_extension("stdout");
     let complained = plan.with_extension("stderr");

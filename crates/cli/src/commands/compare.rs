@@ -1,15 +1,15 @@
-//! `remat compare`: peak memory and latency with and without recomputation, per batch size.
+//! `rekindle compare`: peak memory and latency with and without recomputation, per batch size.
 
 pub(super) mod table;
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use remat::{Error, FitOptions, Fitted, plain_peak};
-use remat_engine::Peak;
-use remat_graph::{Budget, Bytes, Graph, parse_budget};
-use remat_models::Model;
-use remat_report::{Compared, comparison};
+use rekindle::{Error, FitOptions, Fitted, plain_peak};
+use rekindle_engine::Peak;
+use rekindle_graph::{Budget, Bytes, Graph, parse_budget};
+use rekindle_models::Model;
+use rekindle_report::{Compared, comparison};
 
 use super::Planning;
 use super::pair::{self, Pair};
@@ -25,8 +25,8 @@ use crate::progress::Preparation;
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  remat compare resnet152 --batch-sizes 4,8,16 --budget 50%
-  remat compare bert-base --batch-sizes 8,16 --budget 4GiB --charts charts")]
+  rekindle compare resnet152 --batch-sizes 4,8,16 --budget 50%
+  rekindle compare bert-base --batch-sizes 8,16 --budget 4GiB --charts charts")]
 pub(crate) struct Arguments {
     /// The batch sizes, one row each
     #[arg(long, value_name = "N,N,…", value_delimiter = ',', default_value = "4,8", value_parser = parse_count)]
@@ -171,11 +171,11 @@ fn profile(
 ) -> anyhow::Result<Graph> {
     let mut progress = Preparation::new();
     let mut watch = |preparing| progress.show(preparing);
-    match remat::profile_plain(model, options, &mut watch).map_err(anyhow::Error::from) {
+    match rekindle::profile_plain(model, options, &mut watch).map_err(anyhow::Error::from) {
         Err(error) if out_of_memory(&error) => {}
         profiled => return profiled,
     }
-    let mut within = |budget| Ok(remat::profile(model, budget, options, &mut watch)?);
+    let mut within = |budget| Ok(rekindle::profile(model, budget, options, &mut watch)?);
     let profiled = within(budget);
     let smallest = profiled.as_ref().err();
     match smallest.and_then(|e| allowed(arguments, e)) {

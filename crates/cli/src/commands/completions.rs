@@ -1,4 +1,4 @@
-//! `remat completions`: what a shell needs to complete the tool's words.
+//! `rekindle completions`: what a shell needs to complete the tool's words.
 
 use clap::CommandFactory as _;
 use clap_complete::{Shell, generate};
@@ -7,9 +7,9 @@ use clap_complete::{Shell, generate};
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  remat completions bash > ~/.local/share/bash-completion/completions/remat
-  remat completions zsh > ~/.zfunc/_remat
-  remat completions fish > ~/.config/fish/completions/remat.fish")]
+  rekindle completions bash > ~/.local/share/bash-completion/completions/rekindle
+  rekindle completions zsh > ~/.zfunc/_rekindle
+  rekindle completions fish > ~/.config/fish/completions/rekindle.fish")]
 pub(crate) struct Arguments {
     /// Which shell
     shell: Shell,
@@ -18,6 +18,6 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) {
     let mut script = Vec::new();
     let mut command = crate::Arguments::command();
-    generate(arguments.shell, &mut command, "remat", &mut script);
+    generate(arguments.shell, &mut command, "rekindle", &mut script);
     print!("{}", String::from_utf8_lossy(&script));
 }

@@ -1,4 +1,4 @@
-//! `remat demo`: the whole way from a model to a step in little memory, on two models at two batch sizes each, with a
+//! `rekindle demo`: the whole way from a model to a step in little memory, on two models at two batch sizes each, with a
 //! report at the end.
 //!
 //! Everything that it shows is written to the folder as the other verbs would write it, so that each can go on from there.
@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::Context as _;
-use remat::{FitOptions, plain_peak};
-use remat_graph::{Bytes, Graph, write_atomically};
-use remat_models::{Model, ModelOptions, build};
-use remat_plan::{Effort, Options, Strategy};
-use remat_profile::{HostSpill, MeasureOptions, write_profile};
-use remat_program::Optimizer;
+use rekindle::{FitOptions, plain_peak};
+use rekindle_graph::{Bytes, Graph, write_atomically};
+use rekindle_models::{Model, ModelOptions, build};
+use rekindle_plan::{Effort, Options, Strategy};
+use rekindle_profile::{HostSpill, MeasureOptions, write_profile};
+use rekindle_program::Optimizer;
 use serde_json::{Value, json};
 
 use super::compare::{Planned, Row, table};
@@ -28,8 +28,8 @@ use crate::progress::Meter;
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  remat demo
-  remat demo --small --out small-report
+  rekindle demo
+  rekindle demo --small --out small-report
 
 It takes about three minutes on two cores, and 2 GiB of memory.")]
 pub(crate) struct Arguments {
@@ -37,7 +37,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", value_parser = super::step::parse_threads)]
     threads: Option<usize>,
     /// Where the files and the report go; made if it is not there
-    #[arg(long, value_name = "DIR", default_value = "remat-report")]
+    #[arg(long, value_name = "DIR", default_value = "rekindle-report")]
     out: PathBuf,
     /// Show it on a tiny model, in seconds
     #[arg(long)]
@@ -127,7 +127,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             indent: "  ",
         },
     };
-    demo.title("Remat trains a model in the memory you have. Each model at two batch sizes:");
+    demo.title("Rekindle trains a model in the memory you have. Each model at two batch sizes:");
     let examples = match arguments.small {
         true => &SMALL_EXAMPLES[..],
         false => &EXAMPLES[..],
@@ -267,10 +267,10 @@ impl Demo<'_> {
         };
         let mut meter = Meter::new(None);
         let search = options(Strategy::Search);
-        let found = remat_plan::frontier(graph, FRONTIER_POINTS, &search, &mut meter)?;
+        let found = rekindle_plan::frontier(graph, FRONTIER_POINTS, &search, &mut meter)?;
         self.write(&format!("{stem}.frontier.csv"), &frontier::csv(&found))?;
         // The greedy choice may not reach this budget; then there is nothing to show beside it.
-        let greedy = remat_plan::plan(graph, budget, &options(Strategy::Mutwo), &mut meter);
+        let greedy = rekindle_plan::plan(graph, budget, &options(Strategy::Mutwo), &mut meter);
         if let Ok(greedy) = greedy {
             self.write(&format!("{stem}.mutwo.plan.json"), &greedy.plan.to_json())?;
         }

@@ -1,9 +1,9 @@
-//! `remat frontier`: the trade-off between peak and time.
+//! `rekindle frontier`: the trade-off between peak and time.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use remat_plan::{Frontier, Planned, Status};
+use rekindle_plan::{Frontier, Planned, Status};
 use serde_json::{Value, json};
 
 use super::Planning;
@@ -17,8 +17,8 @@ use crate::{input, output};
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  remat frontier corpus/unet-b8.json --points 10 --out frontier.csv
-  remat frontier bert-base --batch-size 8 --json")]
+  rekindle frontier corpus/unet-b8.json --points 10 --out frontier.csv
+  rekindle frontier bert-base --batch-size 8 --json")]
 pub(crate) struct Arguments {
     /// The training step: a remat.graph/1 file, or a model's name with --batch-size
     graph: PathBuf,
@@ -48,7 +48,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let mut meter = Meter::new(limit);
     let options = arguments.planning.options();
     let points = usize::from(arguments.points);
-    let frontier = remat_plan::frontier(&graph, points, &options, &mut meter);
+    let frontier = rekindle_plan::frontier(&graph, points, &options, &mut meter);
     meter.clear();
     let frontier = frontier?;
     if let Some(path) = &arguments.out {

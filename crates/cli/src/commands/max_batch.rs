@@ -1,7 +1,7 @@
-//! `remat max-batch`: the largest batch that trains in a budget, plain and planned.
+//! `rekindle max-batch`: the largest batch that trains in a budget, plain and planned.
 
-use remat::{BatchWatch, LARGEST, MaxBatch, MaxBatchOptions, Preparing, Refusal, max_batch};
-use remat_graph::{Budget, Bytes, Micros, parse_budget, parse_share};
+use rekindle::{BatchWatch, LARGEST, MaxBatch, MaxBatchOptions, Preparing, Refusal, max_batch};
+use rekindle_graph::{Budget, Bytes, Micros, parse_budget, parse_share};
 use serde_json::{Value, json};
 
 use super::Planning;
@@ -14,11 +14,11 @@ use crate::summary::percent;
 #[derive(clap::Args)]
 #[command(after_help = "\
 Nothing larger than a small batch is run: peaks are computed (a run has exactly the same), times are measured
-at a small batch size and scaled node by node. `remat compare` measures the batch size that was found.
+at a small batch size and scaled node by node. `rekindle compare` measures the batch size that was found.
 
 Examples:
-  remat max-batch resnet152 --budget 8GiB
-  remat max-batch bert-base --budget 4GiB --max-overhead 20%")]
+  rekindle max-batch resnet152 --budget 8GiB
+  rekindle max-batch bert-base --budget 4GiB --max-overhead 20%")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     step: Step,
@@ -135,7 +135,7 @@ fn text(arguments: &Arguments, budget: Bytes, found: &MaxBatch) -> String {
         found.measured_at
     ));
     lines.push(format!(
-        "  remat compare {} --batch-sizes {} --budget {}",
+        "  rekindle compare {} --batch-sizes {} --budget {}",
         arguments.step.words(),
         found.batch,
         word(budget)

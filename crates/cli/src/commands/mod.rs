@@ -21,7 +21,7 @@ mod verify;
 use std::time::Duration;
 
 use clap::Subcommand;
-use remat_plan::{Effort, Options, Strategy};
+use rekindle_plan::{Effort, Options, Strategy};
 
 use crate::exit::UsageError;
 

@@ -1,16 +1,16 @@
-//! `remat models`: what there is to train.
+//! `rekindle models`: what there is to train.
 
-use remat_graph::Bytes;
-use remat_models::{ModelOptions, build, names};
-use remat_profile::Analysis;
+use rekindle_graph::Bytes;
+use rekindle_models::{ModelOptions, build, names};
+use rekindle_profile::Analysis;
 use serde_json::json;
 
 /// List the models with their parameters and the activations that a sample leaves for the backward pass
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  remat models
-  remat models --json")]
+  rekindle models
+  rekindle models --json")]
 pub(crate) struct Arguments {
     /// Print as JSON
     #[arg(long)]
@@ -74,7 +74,7 @@ fn row(name: &'static str) -> anyhow::Result<Row> {
             _ if name.starts_with("mlp") => "1024 features",
             _ => "128 tokens",
         };
-        let graph = remat_engine::lower(&model.program, 1);
+        let graph = rekindle_engine::lower(&model.program, 1);
         let activations = Analysis::new(&graph).activations;
         *counted = activations.iter().map(|a| a.bytes).sum();
     }

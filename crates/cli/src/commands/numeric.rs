@@ -1,13 +1,13 @@
-//! `remat verify --numeric`: the planned step's numbers against the plain step's.
+//! `rekindle verify --numeric`: the planned step's numbers against the plain step's.
 
-use remat::plain_peak;
+use rekindle::plain_peak;
 use serde_json::json;
 
 use super::Planning;
 use super::run::check_text;
 use super::stages::{self, Lines, Times};
 use super::step::{Training, parse_count};
-use remat_graph::{Budget, parse_budget};
+use rekindle_graph::{Budget, parse_budget};
 
 /// What is run.
 #[derive(clap::Args)]

@@ -7,9 +7,9 @@
 use std::cmp::Ordering;
 use std::time::Duration;
 
-use remat::{Error, FitOptions, Fitted, StepReport, Trainer, side_by_side};
-use remat_engine::{Engine, EngineError, Peak};
-use remat_models::Model;
+use rekindle::{Error, FitOptions, Fitted, StepReport, Trainer, side_by_side};
+use rekindle_engine::{Engine, EngineError, Peak};
+use rekindle_models::Model;
 
 use crate::exit::is_out_of_memory;
 use crate::progress::{Bar, Preparation};
@@ -133,7 +133,7 @@ fn plain_engine(model: &Model, fitted: &Fitted, seed: u64) -> Result<Engine, Eng
         ..FitOptions::default()
     };
     let mut memory = Preparation::new();
-    remat::plain_engine(model, &options, &mut |p| memory.show(p))
+    rekindle::plain_engine(model, &options, &mut |p| memory.show(p))
 }
 
 /// The plain step with the memory to itself; inside, why it does not fit even then.

@@ -1,9 +1,9 @@
-//! `remat plan`: decide what is kept and what is recomputed under a budget.
+//! `rekindle plan`: decide what is kept and what is recomputed under a budget.
 
 use std::path::PathBuf;
 
-use remat_graph::{Budget, Timeline, parse_budget};
-use remat_plan::Strategy;
+use rekindle_graph::{Budget, Timeline, parse_budget};
+use rekindle_plan::Strategy;
 
 use super::report::{Reported, stem_of};
 use super::step::parse_count;
@@ -16,9 +16,9 @@ use crate::{input, output, summary};
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  remat plan corpus/unet-b8.json --budget 60% --out plan.json
-  remat plan resnet50 --batch-size 8 --budget 2GiB --decisions decisions.csv
-  remat plan --node-stats nodes.csv --activation-stats activations.csv --budget 60%")]
+  rekindle plan corpus/unet-b8.json --budget 60% --out plan.json
+  rekindle plan resnet50 --batch-size 8 --budget 2GiB --decisions decisions.csv
+  rekindle plan --node-stats nodes.csv --activation-stats activations.csv --budget 60%")]
 pub(crate) struct Arguments {
     /// The training step: a remat.graph/1 file, or a model's name with --batch-size
     #[arg(required_unless_present = "node_stats")]
@@ -117,7 +117,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         ));
     }
     let mut meter = Meter::new(limit);
-    let planned = remat_plan::plan(&graph, budget, &arguments.planning.options(), &mut meter);
+    let planned = rekindle_plan::plan(&graph, budget, &arguments.planning.options(), &mut meter);
     meter.clear();
     let (planned, took) = (planned?, meter.elapsed());
     if let Some(path) = &arguments.decisions {

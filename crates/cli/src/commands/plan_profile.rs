@@ -1,4 +1,4 @@
-//! `remat plan --node-stats --activation-stats`: μ-TWO from the profiler's two files alone.
+//! `rekindle plan --node-stats --activation-stats`: μ-TWO from the profiler's two files alone.
 //!
 //! The files have no edges, so nobody can say which nodes rebuild an activation: this works at the
 //! level of activations, says so, and gives decisions but no schedule.
@@ -6,11 +6,11 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use remat_graph::{Budget, Bytes, Micros};
-use remat_plan::mutwo::{
+use rekindle_graph::{Budget, Bytes, Micros};
+use rekindle_plan::mutwo::{
     ActivationLevel, ActivationPlan, Choice, ProfiledActivation, plan_activations,
 };
-use remat_profile::{
+use rekindle_profile::{
     ActivationStats, Gtype, NodeStats, ProfileError, read_activation_stats, read_node_stats,
 };
 use serde_json::json;
@@ -222,7 +222,7 @@ fn print(level: &ActivationLevel, plan: &ActivationPlan, budget: Bytes, json: bo
 
 #[cfg(test)]
 mod tests {
-    use remat_profile::{Kind, Seconds};
+    use rekindle_profile::{Kind, Seconds};
 
     use super::*;
 

@@ -1,4 +1,4 @@
-//! `remat profile`: where the time and the bytes of a training step go.
+//! `rekindle profile`: where the time and the bytes of a training step go.
 
 pub(super) mod measured;
 pub(super) mod pictures;
@@ -7,9 +7,9 @@ mod summary;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use remat_graph::{Budget, Bytes, parse_budget};
-use remat_models::Model;
-use remat_profile::write_profile;
+use rekindle_graph::{Budget, Bytes, parse_budget};
+use rekindle_models::Model;
+use rekindle_profile::write_profile;
 
 pub(crate) use self::measured::Profiled;
 use self::pictures::Picture;
@@ -21,10 +21,10 @@ use crate::output;
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  remat profile resnet152 --batch-size 4
-  remat profile bert-base --batch-sizes 4,8,16,32 --out bert
-  remat profile resnet152 --batch-size 32 --memory-limit 2GiB
-  remat profile resnet50 --batch-size 4 --trace step.json")]
+  rekindle profile resnet152 --batch-size 4
+  rekindle profile bert-base --batch-sizes 4,8,16,32 --out bert
+  rekindle profile resnet152 --batch-size 32 --memory-limit 2GiB
+  rekindle profile resnet50 --batch-size 4 --trace step.json")]
 pub(crate) struct Arguments {
     /// Samples in a batch
     #[arg(
@@ -51,7 +51,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "DIR", requires = "memory_limit")]
     spill_dir: Option<PathBuf>,
     /// Where the files go; made if it is not there
-    #[arg(long, value_name = "DIR", default_value = "remat-profile")]
+    #[arg(long, value_name = "DIR", default_value = "rekindle-profile")]
     out: PathBuf,
     /// Write a trace of one more step here; Chrome and ui.perfetto.dev show it
     #[arg(long, value_name = "FILE.json", conflicts_with = "batch_sizes")]

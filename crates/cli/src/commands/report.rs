@@ -1,4 +1,4 @@
-//! `remat report`: what the commands wrote to a folder, as one HTML file.
+//! `rekindle report`: what the commands wrote to a folder, as one HTML file.
 //!
 //! In: a folder with graphs, plans, frontiers, profiles and comparisons, as the other verbs write them. Out: one page, and
 //! a line for each thing that would have been shown had it been there. Nothing is measured here.
@@ -12,8 +12,8 @@ mod tables;
 
 use std::path::{Path, PathBuf};
 
-use remat_graph::write_atomically;
-use remat_report::page::Page;
+use rekindle_graph::write_atomically;
+use rekindle_report::page::Page;
 use serde_json::{Value, json};
 
 pub(crate) use self::flag::{Reported, stem_of};
@@ -24,15 +24,15 @@ use crate::output::check_outputs;
 /// Make one HTML file of what the commands wrote to a folder
 #[derive(clap::Args)]
 #[command(after_help = "\
-Files are known by what is in them: graphs (remat.graph/1), plans (remat.plan/1), the tables of `remat profile`, of \
-`remat frontier --out` and of `remat compare --csv`. What is missing is said on the page, with the command that makes \
+Files are known by what is in them: graphs (remat.graph/1), plans (remat.plan/1), the tables of `rekindle profile`, of \
+`rekindle frontier --out` and of `rekindle compare --csv`. What is missing is said on the page, with the command that makes \
 it.
 
 Examples:
-  remat profile resnet50 --batch-size 4 --out r
-  remat plan r/resnet50_bs4.graph.json --budget 50% --report=r
-  remat frontier r/resnet50_bs4.graph.json --report=r
-  remat report r")]
+  rekindle profile resnet50 --batch-size 4 --out r
+  rekindle plan r/resnet50_bs4.graph.json --budget 50% --report=r
+  rekindle frontier r/resnet50_bs4.graph.json --report=r
+  rekindle report r")]
 pub(crate) struct Arguments {
     /// The folder that holds the files
     folder: PathBuf,
@@ -93,7 +93,7 @@ pub(crate) fn make(folder: &Path, out: &Path) -> anyhow::Result<Page> {
     if found.is_empty() {
         return Err(UsageError(format!(
             "{} holds nothing that a report could show; make something first, for example\n  \
-             remat profile resnet50 --batch-size 4 --out {0}",
+             rekindle profile resnet50 --batch-size 4 --out {0}",
             folder.display()
         ))
         .into());

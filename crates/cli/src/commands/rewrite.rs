@@ -1,10 +1,10 @@
-//! `remat rewrite`: a plan becomes an ordinary graph.
+//! `rekindle rewrite`: a plan becomes an ordinary graph.
 
 use std::path::PathBuf;
 
-use remat_graph::{NodeId, StorageId, read_plan};
-use remat_rewrite::{Extraction, Rewritten, dot, rewrite};
-use remat_verify::{Audit, Origins, verify_rewritten};
+use rekindle_graph::{NodeId, StorageId, read_plan};
+use rekindle_rewrite::{Extraction, Rewritten, dot, rewrite};
+use rekindle_verify::{Audit, Origins, verify_rewritten};
 use serde_json::{Value, json};
 
 use crate::{input, output};
@@ -13,8 +13,8 @@ use crate::{input, output};
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  remat rewrite corpus/unet-b8.json plan.json --out rewritten.json
-  remat rewrite corpus/unet-b8.json plan.json --explain --dot rewritten.dot")]
+  rekindle rewrite corpus/unet-b8.json plan.json --out rewritten.json
+  rekindle rewrite corpus/unet-b8.json plan.json --explain --dot rewritten.dot")]
 pub(crate) struct Arguments {
     /// The training step, a remat.graph/1 file
     graph: PathBuf,

@@ -1,14 +1,14 @@
-//! `remat run`: train a model in a budget, stage by stage.
+//! `rekindle run`: train a model in a budget, stage by stage.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::Context as _;
-use remat::{Checked, Error, FitOptions, StepReport, Trainer, plain_peak};
-use remat_engine::{Engine, Peak, lower};
-use remat_graph::{Budget, Bytes, parse_budget};
-use remat_models::Model;
-use remat_plan::{NoWatch, Strategy};
+use rekindle::{Checked, Error, FitOptions, StepReport, Trainer, plain_peak};
+use rekindle_engine::{Engine, Peak, lower};
+use rekindle_graph::{Budget, Bytes, parse_budget};
+use rekindle_models::Model;
+use rekindle_plan::{NoWatch, Strategy};
 use serde_json::{Value, json};
 
 use super::Planning;
@@ -25,9 +25,9 @@ use crate::trace::Trace;
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  remat run resnet50 --batch-size 8 --budget 50% --steps 5
-  remat run bert-base --batch-size 4 --budget 2GiB --checkpoint c.safetensors
-  remat run resnet50 --batch-size 8 --budget 50% --steps 2 --trace step.json")]
+  rekindle run resnet50 --batch-size 8 --budget 50% --steps 5
+  rekindle run bert-base --batch-size 4 --budget 2GiB --checkpoint c.safetensors
+  rekindle run resnet50 --batch-size 8 --budget 50% --steps 2 --trace step.json")]
 pub(crate) struct Arguments {
     /// Samples in a batch
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = parse_count)]
@@ -42,7 +42,7 @@ pub(crate) struct Arguments {
     /// Train up to this step
     #[arg(long, value_name = "K", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
     steps: u64,
-    /// Take the times from this folder, which `remat profile` wrote, and do not measure
+    /// Take the times from this folder, which `rekindle profile` wrote, and do not measure
     #[arg(
         long,
         value_name = "DIR",
@@ -89,7 +89,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     arguments.reported.folder()?;
     let model = arguments.step.build(arguments.batch_size)?;
     if let Some(path) = &arguments.resume {
-        remat::check_checkpoint(path, &model.program, arguments.step.training.seed)?;
+        rekindle::check_checkpoint(path, &model.program, arguments.step.training.seed)?;
     }
     let options = arguments.step.fit_options(arguments.planning.options());
     let lines = Lines {
@@ -196,7 +196,7 @@ fn plain_engine(
         });
     }
     let mut progress = Preparation::new();
-    match remat::plain_engine(model, options, &mut |preparing| progress.show(preparing)) {
+    match rekindle::plain_engine(model, options, &mut |preparing| progress.show(preparing)) {
         Ok(engine) => Ok(engine),
         Err(error) if is_out_of_memory(&error) => Err(Error::PlainOutOfMemory {
             smallest: smallest(model, options)?,
@@ -208,10 +208,10 @@ fn plain_engine(
 
 /// The smallest arena known. Peaks do not depend on times, so a guess of them will do.
 fn smallest(model: &Model, options: &FitOptions) -> Result<Bytes, Error> {
-    let graph = remat::estimate(&lower(&model.program, options.threads));
+    let graph = rekindle::estimate(&lower(&model.program, options.threads));
     let mut options = options.clone();
     options.plan.strategy = Strategy::Search;
-    Ok(remat::smallest(model, &graph, &options, &mut NoWatch)?.budget)
+    Ok(rekindle::smallest(model, &graph, &options, &mut NoWatch)?.budget)
 }
 
 fn check(

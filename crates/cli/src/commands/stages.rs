@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use remat::{Checked, Error, FitOptions, Fitted, Trainer, check_numbers_from, fit_profiled};
-use remat_engine::{Peak, lower};
-use remat_graph::{Bytes, Graph, Micros, Phase, Plan};
-use remat_models::Model;
+use rekindle::{Checked, Error, FitOptions, Fitted, Trainer, check_numbers_from, fit_profiled};
+use rekindle_engine::{Peak, lower};
+use rekindle_graph::{Bytes, Graph, Micros, Phase, Plan};
+use rekindle_models::Model;
 
 use crate::exit::UsageError;
 use crate::output::{bold, note};
@@ -68,8 +68,8 @@ pub(crate) fn fit(
     let mut watch = |preparing| progress.show(preparing);
     let mut before = Duration::ZERO;
     let graph = match times {
-        Times::Plain => remat::profile_plain(model, options, &mut watch)?,
-        Times::InBudget => remat::profile(model, budget, options, &mut watch)?,
+        Times::Plain => rekindle::profile_plain(model, options, &mut watch)?,
+        Times::InBudget => rekindle::profile(model, budget, options, &mut watch)?,
         Times::Given(graph) => *graph,
         Times::Measured(graph, took) => {
             before = took;
@@ -165,7 +165,7 @@ fn place_text(fitted: &Fitted) -> String {
     )
 }
 
-/// The times of a profile that `remat profile` wrote, on this step's own graph.
+/// The times of a profile that `rekindle profile` wrote, on this step's own graph.
 pub(crate) fn read_times(
     folder: &std::path::Path,
     name: &str,
@@ -173,7 +173,7 @@ pub(crate) fn read_times(
     model: &Model,
     threads: usize,
 ) -> anyhow::Result<Graph> {
-    let (_, profiled) = remat_profile::read_profile(folder, name, batch)
+    let (_, profiled) = rekindle_profile::read_profile(folder, name, batch)
         .with_context(|| format!("the profile in {} is of no use", folder.display()))?;
     let graph = lower(&model.program, threads);
     let times: Vec<Micros> = profiled.nodes().iter().map(|n| n.time).collect();

@@ -1,10 +1,10 @@
 //! Which training step: the arguments of every verb that runs one.
 
-use remat::FitOptions;
-use remat_models::{Model, ModelError, ModelOptions, build};
-use remat_plan::Options;
-use remat_profile::MeasureOptions;
-use remat_program::Optimizer;
+use rekindle::FitOptions;
+use rekindle_models::{Model, ModelError, ModelOptions, build};
+use rekindle_plan::Options;
+use rekindle_profile::MeasureOptions;
+use rekindle_program::Optimizer;
 
 use crate::exit::UsageError;
 
@@ -16,7 +16,7 @@ const LEARNING_RATE: f32 = 3e-4;
 /// A model, its sizes, and how it trains.
 #[derive(clap::Args)]
 pub(crate) struct Step {
-    /// The model, by name; `remat models` lists them
+    /// The model, by name; `rekindle models` lists them
     pub(crate) model: String,
     #[command(flatten)]
     pub(crate) training: Training,

@@ -1,10 +1,10 @@
-//! `remat verify`: the independent check of a plan, or of a planned step's numbers.
+//! `rekindle verify`: the independent check of a plan, or of a planned step's numbers.
 
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use remat_graph::read_plan;
-use remat_verify::Violations;
+use rekindle_graph::read_plan;
+use rekindle_verify::Violations;
 use serde_json::json;
 
 use super::numeric;
@@ -14,8 +14,8 @@ use crate::input;
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  remat verify corpus/unet-b8.json plan.json
-  remat verify resnet18 --numeric --batch-size 4 --budget 60%")]
+  rekindle verify corpus/unet-b8.json plan.json
+  rekindle verify resnet18 --numeric --batch-size 4 --budget 60%")]
 pub(crate) struct Arguments {
     /// The training step, a remat.graph/1 file; with --numeric, a model's name
     graph: PathBuf,
@@ -45,7 +45,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     };
     let graph = input::graph(&arguments.graph)?;
     let plan = read_plan(path)?;
-    let audit = remat_verify::verify(&graph, &plan);
+    let audit = rekindle_verify::verify(&graph, &plan);
     if let (Err(Violations(violations)), true) = (&audit, arguments.json) {
         let texts: Vec<String> = violations.iter().map(ToString::to_string).collect();
         println!("{:#}", json!({"valid": false, "violations": texts}));

@@ -1,4 +1,4 @@
-//! Runs the `remat` binary in a folder of its own.
+//! Runs the `rekindle` binary in a folder of its own.
 
 #![allow(dead_code)] // Each file of tests uses some of it.
 
@@ -21,25 +21,25 @@ pub(crate) struct Folder(pub(crate) PathBuf);
 impl Folder {
     /// A new, empty folder; `name` keeps tests of one process apart.
     pub(crate) fn new(name: &str) -> Folder {
-        let name = format!("remat-cli-{}-{name}", std::process::id());
+        let name = format!("rekindle-cli-{}-{name}", std::process::id());
         let path = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&path).expect("a writable temporary folder");
         Folder(path)
     }
 
-    /// Runs `remat` with `arguments`, separated by blanks. `@name` stands for a file of the corpus.
-    pub(crate) fn remat(&self, arguments: &str) -> Ran {
+    /// Runs `rekindle` with `arguments`, separated by blanks. `@name` stands for a file of the corpus.
+    pub(crate) fn rekindle(&self, arguments: &str) -> Ran {
         Ran::of(&mut self.command(arguments))
     }
 
-    /// The command that [`Folder::remat`] runs.
+    /// The command that [`Folder::rekindle`] runs.
     pub(crate) fn command(&self, arguments: &str) -> Command {
         let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../corpus");
         let expand = |word: &str| match word.strip_prefix('@') {
             Some(name) => corpus.join(format!("{name}.json")).display().to_string(),
             None => word.into(),
         };
-        let mut command = Command::new(env!("CARGO_BIN_EXE_remat"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rekindle"));
         command
             .args(arguments.split_whitespace().map(expand))
             .current_dir(&self.0);

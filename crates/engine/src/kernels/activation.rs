@@ -7,7 +7,7 @@ use super::lanes::{Arithmetic, vectorised};
 use super::math::{logistic, normal_tail};
 use super::tasks::TASK_ELEMENTS;
 use crate::Threads;
-use remat_program::op::Gelu;
+use rekindle_program::op::Gelu;
 
 /// `1 / √(2π)`, the height of the normal density.
 const DENSITY: f32 = 0.398_942_3;

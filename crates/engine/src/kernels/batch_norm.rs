@@ -16,7 +16,7 @@ use super::columns::{self, BLOCK, CHUNK};
 use super::lanes::{Arithmetic, vectorised};
 use super::tasks::{chunks_mut2, rows_per_task};
 use crate::Threads;
-use remat_program::op::{BatchNorm, Tail};
+use rekindle_program::op::{BatchNorm, Tail};
 
 /// Channels of a task when partial statistics are joined, and side by side within one.
 const JOINED: usize = 64;

@@ -10,7 +10,7 @@ use super::columns::{self, CHUNK, Terms, sum_terms};
 use super::lanes::{Arithmetic, vectorised};
 use super::tasks::{chunks_mut2, rows_per_task};
 use crate::Threads;
-use remat_program::op::{BatchNorm, Tail};
+use rekindle_program::op::{BatchNorm, Tail};
 
 /// What [`batch_norm_dx`] reads.
 #[derive(Clone, Copy, Debug)]

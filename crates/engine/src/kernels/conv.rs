@@ -15,7 +15,7 @@
 
 use std::ops::Range;
 
-use remat_program::op::{Conv, Window};
+use rekindle_program::op::{Conv, Window};
 
 use super::conv_winograd::Winograd;
 use super::gemm::{

@@ -14,7 +14,7 @@
 
 use std::ops::Range;
 
-use remat_program::op::Conv;
+use rekindle_program::op::Conv;
 
 use super::conv::is_narrow;
 use super::gemm_tile::{Left, Simd, TILE_COLS, TILE_ROWS, Tile};

@@ -1,6 +1,6 @@
 //! The three convolution kernels against plain loops, over awkward shapes.
 
-use remat_program::op::{Conv, Window};
+use rekindle_program::op::{Conv, Window};
 
 use super::conv::{conv_by, conv_dx_by};
 use super::conv_dw::conv_dw_by;

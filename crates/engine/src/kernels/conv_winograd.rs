@@ -19,7 +19,7 @@
 //! The factors of `G` are exact and the sums short, so rounding errors are of the size of the plain sum's
 //! (larger tiles would save more and round worse). Channels must come in full vectors.
 
-use remat_program::op::Conv;
+use rekindle_program::op::Conv;
 
 use super::gemm_pack::{View, pack_panel, pack_panel_transposed};
 use super::gemm_tile::{Left, Simd, TILE_COLS, TILE_ROWS, Tile};

@@ -9,7 +9,7 @@ use super::lanes::{maximum, sum, vectorised};
 use super::math::exp;
 use super::tasks::rows_per_task;
 use crate::Threads;
-use remat_program::op::CrossEntropy;
+use rekindle_program::op::CrossEntropy;
 
 /// Exponentials taken at a time: a few vectors, and 2 KiB of stack.
 const BUFFER: usize = 512;

@@ -10,7 +10,7 @@
 use super::lanes::vectorised;
 use super::tasks::TASK_ELEMENTS;
 use crate::Threads;
-use remat_program::op::Dropout;
+use rekindle_program::op::Dropout;
 
 /// Elements that share the keys of one call of Philox; one task.
 const BLOCK: usize = TASK_ELEMENTS;

@@ -8,7 +8,7 @@ use super::KernelError;
 use super::lanes::vectorised;
 use super::tasks::rows_per_task;
 use crate::Threads;
-use remat_program::op::Embedding;
+use rekindle_program::op::Embedding;
 
 /// Most tasks of the gradient: each looks through all ids.
 const TASKS: usize = 64;

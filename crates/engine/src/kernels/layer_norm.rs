@@ -9,7 +9,7 @@ use super::columns;
 use super::lanes::{sum, sums, vectorised};
 use super::tasks::{chunks_mut2, rows_per_task};
 use crate::Threads;
-use remat_program::op::LayerNorm;
+use rekindle_program::op::LayerNorm;
 
 /// `layer_norm`: `x, gamma, beta → y, stats` (mean, reciprocal deviation of each row).
 pub fn layer_norm(

@@ -2,7 +2,7 @@
 
 use super::tasks::rows_per_task;
 use crate::Threads;
-use remat_program::op::{Permute, Split};
+use rekindle_program::op::{Permute, Split};
 
 /// Side of the tile in which a transposition goes: 16 × 4 bytes is a cache line, so each line that
 /// is read or written is used whole while it is in the first-level cache.

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use remat_program::op::{HeadMatmul, Heads, Matmul};
+use rekindle_program::op::{HeadMatmul, Heads, Matmul};
 
 use super::gemm::{
     Crew, Layout, LeftOperand, PRIVATE_PACK, Product, SHARED_PACK, Shape, multiply,

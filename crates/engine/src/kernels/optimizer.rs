@@ -3,7 +3,7 @@
 use super::lanes::vectorised;
 use super::tasks::{TASK_ELEMENTS, chunks_mut2, chunks_mut3};
 use crate::Threads;
-use remat_program::op::{Adam, Sgd};
+use rekindle_program::op::{Adam, Sgd};
 
 /// `sgd`: `param*, grad [, momentum*]`; the momentum buffer is there if the momentum is not zero, and
 /// starts as zeros.

@@ -8,7 +8,7 @@
 use super::lanes::vectorised;
 use super::tasks::chunks_mut2;
 use crate::Threads;
-use remat_program::op::{Pooling, Window};
+use rekindle_program::op::{Pooling, Window};
 use std::hint::select_unpredictable;
 use std::ops::Range;
 

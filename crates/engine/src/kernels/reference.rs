@@ -1,6 +1,6 @@
 //! What the kernels' tests share: plain loops in double precision, inputs, and the comparison.
 
-use remat_program::op::Conv;
+use rekindle_program::op::Conv;
 
 /// `len` numbers between -1 and 1 that look random.
 pub(super) fn noise(len: usize, seed: u64) -> Vec<f32> {

@@ -7,7 +7,7 @@ use super::lanes::{maximum, sum, sums, vectorised};
 use super::math::exp;
 use super::tasks::rows_per_task;
 use crate::Threads;
-use remat_program::op::{Mask, Softmax};
+use rekindle_program::op::{Mask, Softmax};
 
 /// `softmax`: `x → y`.
 pub fn softmax(dims: &Softmax, x: &[f32], y: &mut [f32], threads: &Threads) {

@@ -11,13 +11,13 @@
 //! `STEP² / 6 · L‴ ≈ 1e-5 · L‴`. A wrong factor, index or sign is off by the size of the gradient.
 //! Where a function has kinks, the values are chosen so that no step crosses one.
 
-use remat_engine::StepContext;
-use remat_program::op::{
+use rekindle_engine::StepContext;
+use rekindle_program::op::{
     BatchNormState, ConvOptions, CrossEntropy, Gelu, HeadOperand, Heads, Mask, PoolOptions, Then,
     Transpose,
 };
-use remat_program::random::Stream;
-use remat_program::{Builder, DType, Init, ProgramError, Var};
+use rekindle_program::random::Stream;
+use rekindle_program::{Builder, DType, Init, ProgramError, Var};
 
 const STEP: f32 = 1.0 / 128.0;
 

@@ -2,8 +2,8 @@
 
 mod cases;
 
-use remat_engine::Engine;
-use remat_program::Program;
+use rekindle_engine::Engine;
+use rekindle_program::Program;
 
 fn set_up(program: &Program) -> Engine {
     Engine::new(program, 1).unwrap()

@@ -17,9 +17,9 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::path::Path;
 
-use remat_graph::{Role, StorageId, replace_file};
-use remat_program::op::Op;
-use remat_program::{DType, Tensor};
+use rekindle_graph::{Role, StorageId, replace_file};
+use rekindle_program::op::Op;
+use rekindle_program::{DType, Tensor};
 use safetensors::{Dtype, SafeTensorError, View};
 
 pub use error::WeightsError;

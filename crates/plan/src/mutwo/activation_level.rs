@@ -10,7 +10,7 @@
 //! likewise but back from where its transfer starts. A recomputation needs its own scratch at the
 //! rank of its first backward use.
 
-use remat_graph::{Bytes, Micros};
+use rekindle_graph::{Bytes, Micros};
 
 use super::swap::Channel;
 use super::table::{Entry, Table};

@@ -5,7 +5,7 @@
 //! on the way is forgotten at once, and the activation itself after its last backward use.
 //! Activations that are first used by the same node are rebuilt together.
 
-use remat_graph::{Effect, Graph, NodeId, Phase, StorageId};
+use rekindle_graph::{Effect, Graph, NodeId, Phase, StorageId};
 
 use crate::activation::Activation;
 use crate::rebuild::Rebuild;

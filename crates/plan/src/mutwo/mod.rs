@@ -30,7 +30,7 @@ pub use activation_level::{
     plan_activations,
 };
 
-use remat_graph::{Bytes, Graph, NodeId, Timeline, with_frees};
+use rekindle_graph::{Bytes, Graph, NodeId, Timeline, with_frees};
 
 use crate::activation::{Activation, activations};
 use crate::draft::Draft;

@@ -6,7 +6,7 @@
 //! is, takes what the other left. Where memory is over the budget nothing can come back yet, so those
 //! positions and all before them offer nothing. What does not fit is overhead.
 
-use remat_graph::Micros;
+use rekindle_graph::Micros;
 
 /// The transfer channel along the backward pass.
 pub(super) struct Channel {

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use remat_graph::{Bytes, Micros};
+use rekindle_graph::{Bytes, Micros};
 
 /// What the table starts from, for one activation.
 pub(super) struct Entry {

@@ -357,7 +357,7 @@ fn without_useless(model: &Model, order: &[u32], because: &[Option<u32>]) -> Bui
 
 #[cfg(test)]
 mod tests {
-    use remat_graph::{Bytes, Effect, Graph, GraphParts, Micros, Phase, StorageId};
+    use rekindle_graph::{Bytes, Effect, Graph, GraphParts, Micros, Phase, StorageId};
 
     use super::*;
     use crate::draft::needed_nodes;

@@ -342,7 +342,7 @@ impl<'m> Machine<'m> {
 
 #[cfg(test)]
 mod tests {
-    use remat_graph::{Graph, Node, Phase};
+    use rekindle_graph::{Graph, Node, Phase};
 
     use super::*;
     use crate::draft::needed_nodes;

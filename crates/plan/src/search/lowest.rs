@@ -102,7 +102,7 @@ fn exhaust(model: &Model, limit: i64) -> Exhausted {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use remat_graph::{Graph, Node, Phase, StorageId};
+    use rekindle_graph::{Graph, Node, Phase, StorageId};
 
     use crate::NoWatch;
     use crate::draft::needed_nodes;

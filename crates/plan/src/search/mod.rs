@@ -24,7 +24,7 @@ mod reorder;
 mod sequence;
 mod tree;
 
-use remat_graph::{Bytes, Graph, Micros, NodeId, Step};
+use rekindle_graph::{Bytes, Graph, Micros, NodeId, Step};
 
 use crate::bound;
 use crate::draft::{Draft, needed_nodes};

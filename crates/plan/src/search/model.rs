@@ -17,7 +17,7 @@
 
 use std::borrow::Cow;
 
-use remat_graph::{Effect, Graph, NodeId, Phase, StorageId};
+use rekindle_graph::{Effect, Graph, NodeId, Phase, StorageId};
 
 /// Lists of ids, one per item, in one array.
 #[derive(Clone, Debug, Default)]
@@ -293,7 +293,7 @@ mod tests {
                 node("b", Phase::Forward, &[1], &[3]),
             ],
         );
-        parts.storages[2].role = remat_graph::Role::OptimizerState;
+        parts.storages[2].role = rekindle_graph::Role::OptimizerState;
         let graph = Graph::new(parts).expect("a graph");
         let model = Model::new(&graph, &needed_nodes(&graph));
         assert_eq!(model.bytes_during(&model.natural), [1, 11, 21]);

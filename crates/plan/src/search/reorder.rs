@@ -129,13 +129,13 @@ impl<'m> Greedy<'m> {
 
 #[cfg(test)]
 mod tests {
-    use remat_graph::Graph;
+    use rekindle_graph::Graph;
 
     use super::*;
     use crate::draft::needed_nodes;
     use crate::search::anneal::Found;
     use crate::testing::{chain, node};
-    use remat_graph::{Bytes, Phase, Role, Storage, StorageId};
+    use rekindle_graph::{Bytes, Phase, Role, Storage, StorageId};
 
     /// Three branches from one input, each a large storage that is then made small. The graph's own order makes all
     /// the large ones first; one branch after the other holds one of them at a time.
@@ -174,7 +174,7 @@ mod tests {
         let mut parts = chain(2).into_parts();
         let mut update = node("update", Phase::Optimizer, &[0], &[]);
         update.updates = vec![StorageId(0)];
-        update.effect = remat_graph::Effect::Once;
+        update.effect = rekindle_graph::Effect::Once;
         parts.nodes.push(update);
         let graph = Graph::new(parts).expect("a graph");
         let model = Model::new(&graph, &needed_nodes(&graph));

@@ -1,6 +1,6 @@
 //! A perceptron of two layers with a plain optimizer, small enough to work out by hand.
 
-use remat_graph::{
+use rekindle_graph::{
     Bytes, Effect, Graph, GraphParts, Micros, Node, NodeId, Phase, Role, Storage, StorageId,
 };
 

@@ -24,7 +24,7 @@ mod transfer;
 mod update;
 mod window;
 
-use remat_graph::Effect;
+use rekindle_graph::Effect;
 
 pub use batch_norm::{BatchNorm, BatchNormState, Tail, Then};
 pub use conv::{Conv, ConvOptions};

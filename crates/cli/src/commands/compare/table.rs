@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use remat_report::Compared;
+use rekindle_report::Compared;
 
 use super::{Planned, Row};
 use crate::output::csv_field;

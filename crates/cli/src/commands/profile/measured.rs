@@ -5,11 +5,11 @@
 use std::path::Path;
 
 use anyhow::Context as _;
-use remat::FitOptions;
-use remat_engine::{Engine, Spill, StepContext, lower};
-use remat_graph::{Bytes, Graph, Timeline};
-use remat_models::Model;
-use remat_profile::{
+use rekindle::FitOptions;
+use rekindle_engine::{Engine, Spill, StepContext, lower};
+use rekindle_graph::{Bytes, Graph, Timeline};
+use rekindle_models::Model;
+use rekindle_profile::{
     Analysis, Breakdown, FileSpill, HostSpill, Limited, MeasureOptions, Measurement, Origin,
     Profile, Progress, breakdowns, measure,
 };
@@ -55,7 +55,7 @@ pub(super) fn profile(
     model: &Model,
 ) -> anyhow::Result<Profiled> {
     let training = &arguments.step.training;
-    let mut options = training.fit_options(remat_plan::Options::default());
+    let mut options = training.fit_options(rekindle_plan::Options::default());
     options.measure = MeasureOptions {
         warmup: arguments.warmup,
         measured: arguments.measured,
@@ -94,9 +94,9 @@ pub(crate) fn plain(
     trace: Option<&Path>,
 ) -> anyhow::Result<Measurement> {
     let mut memory = Preparation::new();
-    let mut engine = remat::plain_engine(model, options, &mut |p| memory.show(p))?;
+    let mut engine = rekindle::plain_engine(model, options, &mut |p| memory.show(p))?;
     drop(memory);
-    remat::write_batch(&mut engine, model, options.seed, 1)?;
+    rekindle::write_batch(&mut engine, model, options.seed, 1)?;
     let mut bar = Bar::new(what);
     let mut watch = |p: Progress| bar.show(p.done as u64, p.total as u64, "");
     let measurement = measure(&mut engine, &options.measure, spill.as_mut(), &mut watch)?;
@@ -118,7 +118,7 @@ fn in_limit(
     let mut ready = |ready, arena| memory.memory(ready, arena);
     let mut limited = Limited::new(&model.program, options.threads, limit, &mut ready)?;
     drop(memory);
-    remat::write_batch(&mut limited.engine, model, options.seed, 1)?;
+    rekindle::write_batch(&mut limited.engine, model, options.seed, 1)?;
     limited.engine.set_spill(spill);
     let swapped = swap_run(&limited, limit);
     let mut bar = Bar::new(what);

@@ -2,9 +2,9 @@
 //!
 //! In: profiles with their graphs. Out: charts, each with the name of its file.
 
-use remat_graph::{Bytes, NodeId};
-use remat_profile::{ActivationStats, Gtype, Kind, NodeStats, Seconds};
-use remat_report::{Area, Axis, Bars, Chart, Columns, Line, Series, Unit};
+use rekindle_graph::{Bytes, NodeId};
+use rekindle_profile::{ActivationStats, Gtype, Kind, NodeStats, Seconds};
+use rekindle_report::{Area, Axis, Bars, Chart, Columns, Line, Series, Unit};
 
 use super::Profiled;
 
@@ -21,7 +21,7 @@ pub(crate) const LAYERS: [(&str, &[Kind]); 5] = [
 ];
 
 /// The bytes of a layer; scratch belongs to the last.
-pub(crate) fn layer_bytes(breakdown: &remat_profile::Breakdown, layer: usize) -> Bytes {
+pub(crate) fn layer_bytes(breakdown: &rekindle_profile::Breakdown, layer: usize) -> Bytes {
     let kinds = LAYERS[layer].1.iter().map(|&kind| breakdown.of(kind));
     let scratch = match layer + 1 == LAYERS.len() {
         true => breakdown.scratch,

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use remat_graph::{Bytes, Micros};
-use remat_profile::{ActivationStats, Gtype, Seconds};
+use rekindle_graph::{Bytes, Micros};
+use rekindle_profile::{ActivationStats, Gtype, Seconds};
 use serde_json::{Value, json};
 
 use super::Profiled;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use remat_graph::{Graph, Plan, Timeline, read_graph, write_atomically};
+use rekindle_graph::{Graph, Plan, Timeline, read_graph, write_atomically};
 
 use super::gather::model_and_batch;
 use crate::commands::stages::is_same_step;
@@ -11,13 +11,13 @@ use crate::commands::stages::is_same_step;
 /// Whether and where a verb reports.
 #[derive(clap::Args)]
 pub(crate) struct Reported {
-    /// Add what this gives to the report in a folder, and write its page [folder, unless =DIR: remat-report]
+    /// Add what this gives to the report in a folder, and write its page [folder, unless =DIR: rekindle-report]
     #[arg(
         long,
         value_name = "DIR",
         num_args = 0..=1,
         require_equals = true,
-        default_missing_value = "remat-report"
+        default_missing_value = "rekindle-report"
     )]
     report: Option<PathBuf>,
 }

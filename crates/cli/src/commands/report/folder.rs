@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use remat_graph::{Graph, Plan, read_graph, read_plan};
-use remat_profile::{ActivationStats, NodeStats, read_activation_stats, read_node_stats};
-use remat_report::page::{Comparison, FrontierPoint};
+use rekindle_graph::{Graph, Plan, read_graph, read_plan};
+use rekindle_profile::{ActivationStats, NodeStats, read_activation_stats, read_node_stats};
+use rekindle_report::page::{Comparison, FrontierPoint};
 
 use super::tables;
 

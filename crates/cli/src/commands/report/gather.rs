@@ -6,15 +6,15 @@
 
 use std::path::Path;
 
-use remat_graph::{Graph, Phase as GraphPhase, Plan, StorageId, Timeline, with_frees};
-use remat_plan::{Action, NoWatch, Options, Strategy, decisions};
-use remat_profile::{
+use rekindle_graph::{Graph, Phase as GraphPhase, Plan, StorageId, Timeline, with_frees};
+use rekindle_plan::{Action, NoWatch, Options, Strategy, decisions};
+use rekindle_profile::{
     ActivationStats, Analysis, Gtype, Kind, Measured, NodeStats, Profile, Seconds, node_peaks,
 };
-use remat_report::page::{
+use rekindle_report::page::{
     ActivationRow, Beside, DecisionRow, FrontierPoint, NodeRow, Page, Phase, StepReport, Tensor,
 };
-use remat_verify::times_agree;
+use rekindle_verify::times_agree;
 
 use super::folder::{Folder, Found};
 use super::missing::{of_graph, step_words, the_comparison, the_graph};
@@ -59,7 +59,7 @@ pub(super) fn page(found: Folder, folder: &Path) -> anyhow::Result<Page> {
     }
     let names: Vec<&str> = steps.iter().map(|step| step.name.as_str()).collect();
     Ok(Page {
-        title: format!("Remat: {}", names.join(" · ")),
+        title: format!("Rekindle: {}", names.join(" · ")),
         version: env!("CARGO_PKG_VERSION").into(),
         steps,
         comparisons,
@@ -164,7 +164,7 @@ fn beside(graph: &Graph, folder: &Folder) -> anyhow::Result<Vec<Beside>> {
             strategy,
             ..Options::default()
         };
-        let planned = remat_plan::smallest(graph, &options, &mut NoWatch)?;
+        let planned = rekindle_plan::smallest(graph, &options, &mut NoWatch)?;
         if planned.plan.peak < plain {
             beside.push(point(name, about, &planned.plan));
         }
@@ -255,7 +255,7 @@ fn activation_row(a: &ActivationStats) -> ActivationRow {
     }
 }
 
-fn node_row(node: &remat_graph::Node) -> NodeRow {
+fn node_row(node: &rekindle_graph::Node) -> NodeRow {
     let runs = node.phase != GraphPhase::Input;
     NodeRow {
         name: node.name.clone(),
@@ -349,7 +349,7 @@ pub(super) fn model_and_batch(path: &Path, graph: &str) -> (String, Option<usize
 
 #[cfg(test)]
 mod tests {
-    use remat_graph::{Bytes, Micros};
+    use rekindle_graph::{Bytes, Micros};
 
     use super::*;
 
@@ -402,7 +402,7 @@ mod tests {
             ..Folder::default()
         };
         for found in &folder.plans[..2] {
-            assert!(remat_verify::verify(&graph, &found.content).is_ok());
+            assert!(rekindle_verify::verify(&graph, &found.content).is_ok());
         }
         let times: Vec<f64> = plans_of(&graph, &folder)
             .iter()

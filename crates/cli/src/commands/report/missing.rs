@@ -7,9 +7,9 @@
 
 use std::path::Path;
 
-use remat_graph::{Graph, Timeline};
-use remat_plan::{Effort, NoWatch, Options, PlanError, Strategy};
-use remat_report::page::{Missing, Section, StepReport};
+use rekindle_graph::{Graph, Timeline};
+use rekindle_plan::{Effort, NoWatch, Options, PlanError, Strategy};
+use rekindle_report::page::{Missing, Section, StepReport};
 
 use super::folder::Found;
 use crate::commands::step::{IMAGE_SIZE, OPTIMIZER, SEQUENCE};
@@ -34,13 +34,13 @@ pub(super) fn of_graph(
     let mut all = Vec::new();
     if step.schedules.len() < 2 {
         let (percent, plan) = (budget(&graph.content)?, file("plan.json"));
-        let command = format!("remat plan {path} --budget {percent}% --out {plan}");
+        let command = format!("rekindle plan {path} --budget {percent}% --out {plan}");
         all.push(missing(Section::Memory, "plan", &command));
         all.push(missing(Section::Activations, "plan", &command));
     }
     if step.frontier.is_empty() {
         let frontier = file("frontier.csv");
-        let command = format!("remat frontier {path} --out {frontier}");
+        let command = format!("rekindle frontier {path} --out {frontier}");
         all.push(missing(Section::Frontier, "frontier", &command));
     }
     Ok(all)
@@ -53,7 +53,9 @@ fn budget(graph: &Graph) -> Result<u64, PlanError> {
         strategy: Strategy::Search,
         effort: Effort::new(0).expect("the lowest level"),
     };
-    let least = remat_plan::smallest(graph, &quick, &mut NoWatch)?.plan.peak;
+    let least = rekindle_plan::smallest(graph, &quick, &mut NoWatch)?
+        .plan
+        .peak;
     let plain = Timeline::natural(graph).peak;
     let share = 100.0 * least.get() as f64 / plain.get().max(1) as f64;
     Ok(HALF.max(share.ceil() as u64))
@@ -73,7 +75,7 @@ pub(super) fn the_graph(
         step: Some(index),
         what: format!("graph of {}", step.name),
         command: words
-            .map(|words| format!("remat profile {words} --batch-size {batch} --out {folder}")),
+            .map(|words| format!("rekindle profile {words} --batch-size {batch} --out {folder}")),
     }
 }
 
@@ -90,7 +92,7 @@ pub(super) fn the_comparison(
         step: Some(index),
         what: format!("comparison of {} at several batch sizes", step.model),
         command: words
-            .map(|words| format!("remat compare {words} --batch-sizes 4,8 --check --csv {csv}")),
+            .map(|words| format!("rekindle compare {words} --batch-sizes 4,8 --check --csv {csv}")),
     }
 }
 
@@ -107,7 +109,7 @@ fn quoted(path: &Path) -> String {
 /// The words that name a step in a command: the model, and the flags that it was built with, as far as they can be known;
 /// nothing for a step that is of no model. `graph` is the graph's name (`gpt2-b4-s64`).
 pub(super) fn step_words(step: &StepReport, graph: &str) -> Option<String> {
-    remat_models::names().find(|name| *name == step.model)?;
+    rekindle_models::names().find(|name| *name == step.model)?;
     let optimizer = optimizer(step)?;
     let mut words = step.model.clone();
     for (mark, flag, usual) in [

@@ -1,7 +1,7 @@
 //! A schedule as the page draws it: its runs, and from which run to which each storage is live.
 
-use remat_graph::{Graph, Phase, Step, Timeline};
-use remat_report::page::{DecisionRow, Schedule};
+use rekindle_graph::{Graph, Phase, Step, Timeline};
+use rekindle_report::page::{DecisionRow, Schedule};
 
 /// `steps` on `graph`. They must be replayable, as `timeline` shows.
 pub(super) fn schedule(
@@ -58,7 +58,7 @@ impl<'g> Lives<'g> {
         }
     }
 
-    fn run(&mut self, id: remat_graph::NodeId) {
+    fn run(&mut self, id: rekindle_graph::NodeId) {
         let at = self.runs.len() as u32;
         let node = self.graph.node(id);
         // What is live already is written to scratch and dropped.
@@ -92,7 +92,7 @@ impl<'g> Lives<'g> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use remat_graph::{NodeId, StorageId};
+    use rekindle_graph::{NodeId, StorageId};
 
     /// `f` makes s1 from the input s0 with 2 bytes of scratch, `b` reads both.
     const GRAPH: &str = r#"{"format": "remat.graph/1",

@@ -1,9 +1,9 @@
-//! The tables of `remat frontier --out` and `remat compare --csv`, read back.
+//! The tables of `rekindle frontier --out` and `rekindle compare --csv`, read back.
 
 use std::path::Path;
 
-use remat_profile::ProfileError;
-use remat_report::page::{Comparison, FrontierPoint};
+use rekindle_profile::ProfileError;
+use rekindle_report::page::{Comparison, FrontierPoint};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 

@@ -1,0 +1,133 @@
+//! Where the planner's times come from: each node, measured in a run that stays within the budget.
+//!
+//! In: a model and a budget. Out: the step's graph with the median time of every node. If the plain
+//! step is larger than the budget, it is measured in a schedule that fits and recomputes some nodes: a
+//! node's time does not depend on what ran before it. To have such a schedule before anything is
+//! measured, nodes get a rough [`estimate`] first; it decides where nodes are measured, and nothing
+//! else.
+
+use rekindle_engine::{Engine, EngineError, Spill, SpillError, lower};
+use rekindle_graph::{Bytes, Graph, Micros, with_frees};
+use rekindle_models::Model;
+use rekindle_plan::{Effort, NoWatch, Options, Strategy};
+use rekindle_profile::{MeasureOptions, Progress, measure};
+
+use crate::Error;
+use crate::fit::{FitOptions, fit_profiled};
+use crate::trainer::write_batch;
+
+/// What takes time before a step can run, and how far it has come.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Preparing {
+    /// The arena's pages are touched for the first time.
+    Memory {
+        /// Bytes that are ready.
+        ready: Bytes,
+        /// Bytes of the arena.
+        arena: Bytes,
+    },
+    /// Nodes are measured.
+    Profile(Progress),
+}
+
+/// A core's speed in matrix products, floating-point operations per microsecond: the order of
+/// magnitude is enough.
+const FLOPS: f64 = 50e3;
+/// Bytes per microsecond of nodes that only move or map elements.
+const TRAFFIC: f64 = 5e3;
+
+/// The step's graph with a guess of every node's time, from its operations and its bytes.
+pub fn estimate(graph: &Graph) -> Graph {
+    let guess = |node: &rekindle_graph::Node| {
+        let operands = node.reads.iter().chain(&node.writes);
+        let bytes: Bytes = operands.map(|&s| graph.storage(s).bytes).sum();
+        let flops = node.flops.unwrap_or(0) as f64;
+        Micros(flops / FLOPS + bytes.get() as f64 / TRAFFIC)
+    };
+    let times: Vec<Micros> = graph.nodes().iter().map(guess).collect();
+    graph
+        .with_times(&times)
+        .expect("one finite time for every node")
+}
+
+/// The step's graph with measured times, from runs in an arena of at most `budget`.
+///
+/// # Errors
+/// If no schedule fits in the budget.
+pub fn profile(
+    model: &Model,
+    budget: Bytes,
+    options: &FitOptions,
+    watch: &mut dyn FnMut(Preparing),
+) -> Result<Graph, Error> {
+    // What is measured is not what will run, so the first schedule that fits is good enough.
+    let first = FitOptions {
+        plan: Options {
+            strategy: Strategy::Search,
+            effort: Effort::FIRST,
+        },
+        ..options.clone()
+    };
+    let guessed = estimate(&lower(&model.program, options.threads));
+    let fitted = fit_profiled(model, &guessed, budget, &first, &mut NoWatch)?;
+    let engine = fitted.engine_watched(model, watch)?;
+    measure_in(model, engine, options, watch)
+}
+
+/// The step's graph with measured times, from runs of the plain step.
+///
+/// # Errors
+/// If the plain step does not fit in the machine's memory.
+pub fn profile_plain(
+    model: &Model,
+    options: &FitOptions,
+    watch: &mut dyn FnMut(Preparing),
+) -> Result<Graph, Error> {
+    let engine = plain_engine(model, options, watch)?;
+    measure_in(model, engine, options, watch)
+}
+
+/// Sets up the plain step, with weights from the seed of `options`.
+///
+/// # Errors
+/// If the arena does not fit in the machine's memory.
+pub fn plain_engine(
+    model: &Model,
+    options: &FitOptions,
+    watch: &mut dyn FnMut(Preparing),
+) -> Result<Engine, EngineError> {
+    let graph = lower(&model.program, options.threads);
+    let steps = with_frees(&graph, &graph.natural_order());
+    let mut ready = |ready, arena| watch(Preparing::Memory { ready, arena });
+    let (program, threads) = (&model.program, options.threads);
+    Engine::with_schedule(program, &steps, threads, options.seed, &mut ready)
+}
+
+fn measure_in(
+    model: &Model,
+    mut engine: Engine,
+    options: &FitOptions,
+    watch: &mut dyn FnMut(Preparing),
+) -> Result<Graph, Error> {
+    write_batch(&mut engine, model, options.seed, 1)?;
+    let measure_options = MeasureOptions {
+        seed: options.seed,
+        ..options.measure
+    };
+    let mut watch = |progress| watch(Preparing::Profile(progress));
+    let measured = measure(&mut engine, &measure_options, &mut InPlace, &mut watch)?;
+    Ok(measured.graph)
+}
+
+/// A tier that leaves everything where it is: swap times are of no interest here.
+struct InPlace;
+
+impl Spill for InPlace {
+    fn store(&mut self, _: usize, _: &[u8]) -> Result<(), SpillError> {
+        Ok(())
+    }
+
+    fn load(&mut self, _: usize, _: &mut [u8]) -> Result<(), SpillError> {
+        Ok(())
+    }
+}

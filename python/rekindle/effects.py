@@ -1,0 +1,94 @@
+"""What happens when a node runs again: nothing new, the same draw once more, or something that must not happen twice.
+
+Also the form in which a node runs again: a batch norm that updated its running statistics is computed again without them.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+import torch
+from torch import fx
+
+from rekindle.joint import overwrites
+
+aten = torch.ops.aten
+
+
+class Effect(Enum):
+    """Whether a node may run again."""
+
+    PURE = "pure"
+    RANDOM = "random"
+    ONCE = "once"
+
+
+COLLECTIVES = {"_c10d_functional", "_c10d_functional_autograd", "c10d", "c10d_functional", "symm_mem"}
+"""Namespaces of operations that talk to other processes: each must run as often on every rank."""
+
+
+def effect_of(node: fx.Node) -> Effect:
+    """Whether a node may run again. What is not known to be harmless runs once."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return Effect.ONCE
+    if overwrites(node) or target.namespace in COLLECTIVES:
+        return Effect.ONCE
+    if torch.Tag.nondeterministic_seeded in target.tags and draws(node):
+        return Effect.RANDOM
+    return Effect.PURE
+
+
+def draws(node: fx.Node) -> bool:
+    """Whether a node that can draw random numbers does. Attention draws only if its dropout is above zero."""
+    probability = argument(node, "dropout_p")
+    return probability is None or probability > 0.0
+
+
+def argument(node: fx.Node, name: str) -> Any:
+    """The argument that the operation's schema calls `name`; its default if it is not given, None if there is none."""
+    assert isinstance(node.target, torch._ops.OpOverload)
+    for position, formal in enumerate(node.target._schema.arguments):
+        if formal.name == name:
+            if position < len(node.args):
+                return node.args[position]
+            return node.kwargs.get(name, formal.default_value)
+    return None
+
+
+BATCH_NORM = aten._native_batch_norm_legit_functional.default
+BATCH_NORM_BACKWARD = aten.native_batch_norm_backward.default
+RUNNING_STATISTICS = (3, 4)
+"""Where both take the running mean and variance."""
+
+
+def unread(node: fx.Node) -> tuple[int, ...]:
+    """The positions of arguments that the node takes but that its results do not depend on.
+
+    In training mode a batch norm normalises with the statistics of the batch; the running ones go into their own update
+    alone, which happens in the forward, and the backward ignores them.
+    """
+    if node.target is BATCH_NORM and node.args[5]:
+        return RUNNING_STATISTICS
+    if node.target is BATCH_NORM_BACKWARD and node.args[7]:
+        return RUNNING_STATISTICS
+    return ()
+
+
+def again(node: fx.Node) -> tuple[Any, tuple[Any, ...], int | None]:
+    """How a node runs again in the backward: operation, arguments, and how many of its results there are (None: all).
+
+    The results that both forms have are bit-equal.
+    """
+    if node.target is BATCH_NORM and node.args[5]:
+        source, weight, bias, _, _, training, momentum, epsilon = node.args
+        return aten._native_batch_norm_legit.no_stats, (source, weight, bias, training, momentum, epsilon), 3
+    return node.target, node.args, None
+
+
+def without_unread(node: fx.Node) -> tuple[Any, ...]:
+    """The arguments with None in place of those that a backward node ignores."""
+    if node.target is not BATCH_NORM_BACKWARD:
+        return node.args
+    return tuple(None if position in unread(node) else value for position, value in enumerate(node.args))

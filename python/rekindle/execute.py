@@ -1,0 +1,49 @@
+"""A module → a function that frees every value after its last use, its arguments included.
+
+FX's generated code lets go of a local after its last use, but a caller that passes arguments one by one keeps them all alive.
+So the generated function takes one list, empties it into locals, and the values die where they are last read. AOTAutograd
+calls a function marked `_boxed_call` in this way.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from rekindle.inject import Half
+
+Boxed = Callable[[list[Any]], Any]
+
+
+def to_module(root: torch.nn.Module, half: Half, name: str) -> fx.GraphModule:
+    """The half as a module that takes its arguments one by one, as AOTAutograd wants to see it."""
+    return fx.GraphModule(root, half.graph, name)
+
+
+def boxed(module: fx.GraphModule) -> Boxed:
+    """The module as a function of one list, which it empties."""
+    graph = fx.Graph()
+    arguments = graph.placeholder("arguments")
+    inputs = module.graph.find_nodes(op="placeholder")
+    copies = {node: graph.call_function(operator.getitem, (arguments, at)) for at, node in enumerate(inputs)}
+    graph.call_method("clear", (arguments,))
+    for node in module.graph.nodes:
+        if node not in copies:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    unpacked = fx.GraphModule(module, graph, f"Boxed{type(module).__name__}")
+    run = unpacked.forward
+
+    def call(arguments: list[Any]) -> Any:
+        return run(arguments)
+
+    return as_boxed(call)
+
+
+def as_boxed(call: Boxed) -> Boxed:
+    """Marks a function that empties the list that it is called with."""
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call

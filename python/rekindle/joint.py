@@ -1,0 +1,176 @@
+"""The joint graph of a training step, as AOTAutograd hands it over, and what its nodes are.
+
+In: an FX graph in which forward and backward stand together, with a fake tensor in each node's `meta["val"]`. Out: a `Joint`
+that says which placeholders are parameters, inputs and tangents, which inputs the forward overwrites, which outputs are
+gradients, and for each node whether it computes, only renames storages (a view), or picks one of several results.
+
+Views are found by storage: a node all of whose results share their storages with its arguments computes nothing. Storages
+are numbered in the order in which they appear. Their sizes are those of the fake tensors, but for operations whose results lie in
+more than they need (`hidden_bytes`).
+
+Limits: shapes are numbers. A graph with symbolic sizes is refused.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from rekindle.errors import UnsupportedGraph
+
+
+@dataclass(frozen=True, order=True)
+class Storage:
+    """A block of bytes: its number and its size."""
+
+    index: int
+    bytes: int
+
+
+class Joint:
+    """A joint graph with its nodes told apart. Only `adopt` and `copies` change it once it is made."""
+
+    def __init__(self, module: fx.GraphModule, num_forward_outputs: int, static_inputs: Sequence[int]) -> None:
+        self.module = module
+        self.graph = module.graph
+        self._storages: dict[int, Storage] = {}
+        self._held: dict[fx.Node, tuple[Storage, ...]] = {}
+        placeholders = list(self.graph.find_nodes(op="placeholder"))
+        self.tangents = [node for node in placeholders if node.name.startswith("tangents")]
+        self.primals = [node for node in placeholders if not node.name.startswith("tangents")]
+        static = set(static_inputs)
+        self.parameters = {node for index, node in enumerate(placeholders) if index in static}
+        self.output = self.graph.output_node()
+        results = outputs_of(self.graph)
+        self.forward_outputs = results[:num_forward_outputs]
+        self.gradients = results[num_forward_outputs:]
+        self.copies: list[fx.Node] = []
+        """Nodes that were added to keep what the backward reads of an overwritten input."""
+        self.overwritten, self.new_contents = self._find_overwritten(num_forward_outputs)
+        _refuse_symbols(self.graph)
+        for node in self.graph.nodes:
+            self._held[node] = self._find_storages(node)
+
+    def _find_overwritten(self, num_forward_outputs: int) -> tuple[list[fx.Node], list[fx.Node]]:
+        """The inputs that the step overwrites after the forward, and the nodes that give what goes there."""
+        inputs, contents = [], []
+        described = {node.meta.get("desc"): node for node in self.primals}
+        for node, about in zip(self.forward_outputs, self.output.meta.get("desc", ()), strict=False):
+            target = getattr(about, "mutated_input", None)
+            if target is not None:
+                inputs.append(described[target])
+                contents.append(node)
+        return inputs, contents
+
+    def _find_storages(self, node: fx.Node) -> tuple[Storage, ...]:
+        found: dict[int, Storage] = {}
+        for position, tensor in enumerate(tensors_of(node)):
+            block = tensor.untyped_storage()
+            size = block.nbytes() + hidden_bytes(node, position)
+            storage = self._storages.setdefault(block._cdata, Storage(len(self._storages), size))
+            found[storage.index] = storage
+        return tuple(found.values())
+
+    @property
+    def storages(self) -> list[Storage]:
+        """All storages, by index."""
+        return list(self._storages.values())
+
+    def held(self, node: fx.Node) -> tuple[Storage, ...]:
+        """The storages in which the node's results lie."""
+        return self._held[node]
+
+    def adopt(self, node: fx.Node) -> None:
+        """Takes in a node that was added to the graph."""
+        self._held[node] = self._find_storages(node)
+
+    def made(self, node: fx.Node) -> tuple[Storage, ...]:
+        """The storages that the node makes anew."""
+        read = {storage.index for argument in node.all_input_nodes for storage in self.held(argument)}
+        return tuple(storage for storage in self.held(node) if storage.index not in read)
+
+    def is_view(self, node: fx.Node) -> bool:
+        """Whether it only gives another name to what its arguments hold, or picks one of several results."""
+        if node.op != "call_function" or overwrites(node):
+            return False
+        return node.target is operator.getitem or (bool(self.held(node)) and not self.made(node))
+
+    @property
+    def input_gradient_bytes(self) -> int:
+        """Bytes of the gradients of inputs that are no parameters."""
+        pairs = zip(self.primals, self.gradients, strict=True)
+        made = {s for node, value in pairs if isinstance(value, fx.Node) and node not in self.parameters for s in self.held(value)}
+        return sum(storage.bytes for storage in made)
+
+    def computing(self) -> Iterator[fx.Node]:
+        """The nodes that do something, in the graph's order."""
+        return (n for n in self.graph.nodes if n.op == "call_function" and not self.is_view(n) and not is_idle(n))
+
+
+REDUCED_IN_PLACE = {"mse_loss", "smooth_l1_loss", "binary_cross_entropy", "soft_margin_loss"}
+"""Losses that are reduced in the storage of the losses of all elements, which the scalar keeps."""
+
+
+def hidden_bytes(node: fx.Node, position: int) -> int:
+    """By how many bytes the storage of a result is larger than a fake tensor shows."""
+    name = node.target._opname if isinstance(node.target, torch._ops.OpOverload) else ""
+    result = tensors_of(node)[position]
+    if name in REDUCED_IN_PLACE:
+        shapes = [operand.meta["val"].shape for operand in node.args[:2] if isinstance(operand, fx.Node)]
+        elements = torch.broadcast_shapes(*shapes).numel()
+        return int((elements - result.numel()) * result.element_size())
+    if name in {"_embedding_bag", "_embedding_bag_forward_only"} and position == 1 and result.device.type == "cpu":
+        # The bag of each index is found in one element more, where it is asked for at all.
+        return result.element_size() if result.numel() else 0
+    return 0
+
+
+def outputs_of(graph: fx.Graph) -> list[Any]:
+    """What a graph gives: FX nodes, and None where there is no gradient."""
+    (results,) = graph.output_node().args
+    assert isinstance(results, (list, tuple))
+    return list(results)
+
+
+def tensors_of(node: fx.Node) -> list[torch.Tensor]:
+    """The tensors that a node gives; fake ones, or a real constant."""
+    value = node.meta.get("val")
+    if node.op == "get_attr" and value is None:
+        assert node.graph.owning_module is not None
+        value = fx.graph_module._get_attr(node.graph.owning_module, str(node.target))
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def overwrites(node: fx.Node) -> bool:
+    """Whether the operation changes one of its arguments."""
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
+IDLE = {"_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range_for_size"}
+"""Checks that tracing leaves behind. With shapes that are numbers they have been made already."""
+
+
+def is_idle(node: fx.Node) -> bool:
+    """Whether it is a check that tracing left behind."""
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._opname in IDLE
+
+
+def _refuse_symbols(graph: fx.Graph) -> None:
+    for node in graph.nodes:
+        for leaf in pytree.tree_leaves(node.meta.get("val")):
+            if isinstance(leaf, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+                raise UnsupportedGraph(
+                    f"{node.name} has a size that is known only when it runs ({leaf}); "
+                    "a plan needs numbers: compile with dynamic=False and mark no dimension as dynamic"
+                )
+            if isinstance(leaf, torch.Tensor) and any(isinstance(size, torch.SymInt) for size in leaf.shape):
+                raise UnsupportedGraph(
+                    f"{node.name} has the symbolic shape {tuple(leaf.shape)}; "
+                    "a plan needs numbers: compile with dynamic=False and mark no dimension as dynamic"
+                )

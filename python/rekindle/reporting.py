@@ -1,0 +1,157 @@
+"""What was planned, for a person to read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rekindle._native import Decision
+from rekindle.module import sessions_of
+from rekindle.planning import Planned
+
+LISTED = 8
+"""How many storages and decisions the text shows of each kind."""
+
+
+@dataclass(frozen=True)
+class GraphReport:
+    """One planned graph: a graph of the model, for inputs of one shape."""
+
+    name: str
+    budget: int
+    plain_peak: int
+    """The peak of the step without a plan, in bytes."""
+    peak: int
+    """The predicted peak of the step."""
+    time: float
+    """The sum of all operations' times in the plan, in microseconds."""
+    plain_time: float
+    bound: float | None
+    """No plan under the budget takes less; None if the plan is from disk."""
+    recomputed: int
+    """How many operations run again."""
+    saved: int
+    """Bytes that the forward hands to the backward."""
+    measured_peak: int | None
+    """With `inductor=True`, the peak of the plan's first step, by what the allocator handed out."""
+    measured_saved: int | None
+    """With `inductor=True`, the bytes that the forward of that step handed to the backward."""
+    seconds: float
+    """Spent on planning."""
+    from_disk: bool
+    guessed: list[str]
+    """Operations whose times are the cost model's although measuring was asked for."""
+    bytes_by_role: dict[str, int]
+    """What is live at the plan's peak, by what it holds."""
+    decisions: list[Decision]
+    """What becomes of each activation, and why; the largest first."""
+
+    @property
+    def overhead(self) -> float:
+        """The time that recomputation adds, as a share of the plain step's."""
+        return self.time / self.plain_time - 1.0 if self.plain_time else 0.0
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.name}: peak {_mib(self.plain_peak)} → {_mib(self.peak)} of {_mib(self.budget)} allowed",
+            f"  recomputes {self.recomputed} operations, +{100 * self.overhead:.1f} % time{self._bound_text()}",
+            f"  saves {_mib(self.saved)} for the backward; planned in {self.seconds:.1f} s"
+            + (" (from disk)" if self.from_disk else ""),
+            *self._measured_text(),
+            "  at the peak: " + ", ".join(f"{role} {_mib(size)}" for role, size in self.bytes_by_role.items()),
+        ]
+        for title, again in (("kept", False), ("recomputed", True)):
+            some = [d for d in self.decisions if (d.recomputed > 0) is again]
+            lines.append(f"  {title}: {len(some)} activations, {_mib(sum(d.bytes for d in some))}")
+            lines += [f"    {_mib(d.bytes):>12}  {d.name}: {d.reason}" for d in some[:LISTED]]
+            lines += [f"    {'…':>12}  and {len(some) - LISTED} more"] if len(some) > LISTED else []
+        if self.guessed:
+            lines.append(f"  {len(self.guessed)} operations could not be measured and have the cost model's time:")
+            lines += [f"    {text}" for text in self.guessed[:LISTED]]
+        return "\n".join(lines)
+
+    def _measured_text(self) -> list[str]:
+        if self.measured_peak is None or self.measured_saved is None:
+            return []
+        return [f"  as Inductor runs it: peak {_mib(self.measured_peak)}, scratch included; saves {_mib(self.measured_saved)}"]
+
+    def _bound_text(self) -> str:
+        if self.bound is None or not self.plain_time:
+            return ""
+        return f" (no plan under this budget adds less than {100 * max(self.bound / self.plain_time - 1, 0):.1f} %)"
+
+
+@dataclass(frozen=True)
+class Report:
+    """All graphs that a model has been planned for."""
+
+    graphs: list[GraphReport]
+
+    def __str__(self) -> str:
+        if not self.graphs:
+            return "nothing planned yet: a plan is made at the first call that needs gradients"
+        return "\n".join(str(graph) for graph in self.graphs)
+
+
+def report(model: Any) -> Report:
+    """What was planned for a model that `rekindle.compile` compiled, or for the function that `rekindle.backend` gave.
+
+    Of a model with several planned parts, the graphs of all, under the names of the parts: each part has a budget of its own.
+    """
+    sessions = sessions_of(model)
+    graphs = [(part, graph_report(planned)) for part, session in sessions.items() for planned in session.planned]
+    return Report([replace(graph, name=f"{part}, {graph.name}") if len(sessions) > 1 else graph for part, graph in graphs])
+
+
+def graph_report(planned: Planned) -> GraphReport:
+    """The report of one planned graph."""
+    steps = planned.plan.steps()
+    runs = [number for kind, number in steps if kind == "run"]
+    decisions = planned.plan.decisions(planned.graph)
+    return GraphReport(
+        name=planned.graph.name,
+        budget=planned.plan.budget,
+        plain_peak=planned.plain_peak,
+        peak=planned.peak,
+        time=planned.plan.time,
+        plain_time=planned.graph.time,
+        bound=planned.plan.bound,
+        recomputed=len(runs) - len(set(runs)),
+        saved=planned.saved,
+        measured_peak=planned.measured_peak,
+        measured_saved=planned.measured_saved,
+        seconds=planned.seconds,
+        from_disk=planned.from_disk,
+        guessed=planned.guessed,
+        bytes_by_role=bytes_at_peak(planned),
+        decisions=sorted(decisions, key=lambda d: (-d.bytes, d.storage)),
+    )
+
+
+def bytes_at_peak(planned: Planned) -> dict[str, int]:
+    """What is live at the highest moment of the plan, by role; the largest first."""
+    file = json.loads(planned.graph.to_json())
+    storages = file["storages"]
+    live = {s for node in file["nodes"] if node["phase"] == "input" for s in node["writes"]}
+    now = best = sum(storages[s]["bytes"] for s in live)
+    at_peak = set(live)
+    for kind, number in planned.plan.steps():
+        if kind == "free":
+            live.discard(number)
+            now -= storages[number]["bytes"]
+            continue
+        new = [s for s in file["nodes"][number]["writes"] if s not in live]
+        live.update(new)
+        now += sum(storages[s]["bytes"] for s in new)
+        if now > best:
+            best, at_peak = now, set(live)
+    sizes: dict[str, int] = {}
+    for storage in at_peak:
+        role = storages[storage]["role"].replace("_", " ")
+        sizes[role] = sizes.get(role, 0) + storages[storage]["bytes"]
+    return dict(sorted(((r, b) for r, b in sizes.items() if b), key=lambda entry: -entry[1]))
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:.1f} MiB" if size >= 2**20 else f"{size / 2**10:.1f} KiB"

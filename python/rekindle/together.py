@@ -1,0 +1,232 @@
+"""Several graphs in one step: how many bytes each may leave behind, so that the step's peak holds.
+
+A model is captured in several graphs where it is split into buckets (DDP) or blocks (FSDP2), or where a graph breaks. They run one
+after the other forward, and in the other order backward. While graph i runs there are in memory, beside its own bytes,
+
+    held_i = the parameters of the others + what the graphs before it saved + the gradients of those behind it
+
+and what it saves itself lies there while the graphs behind it run. So with B the budget, graph i is planned for B - held_i, and with a
+scratch at the moment between its passes that leaves room for no more than a_i: then it saves at most a_i.
+
+Method: a_i lies between the least that a plan of graph i can save and what the plain step saves, at the same share for all graphs. The
+largest share in sixteenths for which every graph has a plan is taken. In the pass that collects the graphs those behind are not known:
+each graph gets the smallest share for which it has a plan beside what is held by then, and all gradients that may follow.
+
+Limits: one share for all is simple, not optimal. Gradients count as held in the forward too, what one graph hands to the next is counted by
+both, and what a backward hands on counts until the end, so that a step may stay below its budget.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rekindle import _native
+from rekindle.errors import InfeasibleBudget
+from rekindle.planning import Found, Settings, plan_graph
+
+STEPS = 16
+"""Shares that are tried: finer ones change little, and each costs a plan of every graph."""
+QUICK = 0
+"""The planner's effort while shares are tried: whether there is a plan is all that counts."""
+
+
+SCRATCHES = (0, 1, 2, 4, 8)
+"""Bytes in use between the passes that the first pass plans with, in eighths of the plain peak."""
+
+
+def save_least(graph: _native.Graph, boundary: int) -> _native.Plan:
+    """A plan that holds little between the passes: the smallest while as many bytes are in use there as the whole step needs."""
+    return _native.smallest(with_scratch(graph, boundary, graph.peak), effort=QUICK)
+
+
+def with_scratch(graph: _native.Graph, boundary: int, scratch: int) -> _native.Graph:
+    """The graph with so many bytes in use at its node between the passes."""
+    file = json.loads(graph.to_json())
+    file["nodes"][boundary]["workspace_bytes"] = scratch
+    return _native.Graph.from_json(json.dumps(file))
+
+
+class Part:
+    """One graph of the step."""
+
+    def __init__(self, graph: _native.Graph, boundary: int, input_gradients: int) -> None:
+        self.graph = with_scratch(graph, boundary, 0)
+        self.boundary = boundary
+        file: dict[str, Any] = json.loads(self.graph.to_json())
+        sizes = [storage["bytes"] for storage in file["storages"]]
+        roles = [storage["role"] for storage in file["storages"]]
+        inputs = {s for node in file["nodes"] if node["phase"] == "input" for s in node["writes"]}
+        self.base: int = sum(sizes[s] for s in inputs)
+        """Bytes of its inputs and parameters."""
+        self.parameters: int = sum(sizes[s] for s in inputs if roles[s] == "parameter")
+        self.input_gradients = input_gradients
+        """Bytes that its backward hands to the graphs before it."""
+        handed_out: int = sum(sizes[s] for s in set(file["outputs"]) - inputs if roles[s] == "gradient")
+        self.gradients = max(handed_out - input_gradients, 0)
+        """Bytes of its parameters' gradients."""
+        self.tangents: int = sum(size for size, role in zip(sizes, roles, strict=True) if role == "tangent")
+        """Bytes that its backward is handed, and that its own peak counts."""
+        ran = [number for number, node in enumerate(file["nodes"]) if node["phase"] != "input"]
+        self.plain_saved: int = self.graph.timeline()[ran.index(boundary)] - self.base
+        """What lies there between its passes in the plain step, its inputs aside."""
+        self.least_saved: int = min(self.saved_by(save_least(self.graph, boundary)), self.plain_saved)
+        """The same in a plan that saves as little as it can."""
+
+    def saved_by(self, plan: _native.Plan) -> int:
+        """What lies there between the passes in a plan."""
+        runs = [number for kind, number in plan.steps() if kind == "run"]
+        return plan.timeline(self.graph)[runs.index(self.boundary)] - self.base
+
+    def peak_of(self, plan: _native.Plan) -> int:
+        """The graph's own peak in a plan."""
+        return max(plan.timeline(self.graph))
+
+    def plan(self, settings: Settings, room: int, share: float) -> Found:
+        """A plan in so many bytes that saves no more than the share."""
+        graph = with_scratch(self.graph, self.boundary, max(room - self.base - self.saved(share), 0))
+        return Found(graph, plan_graph(graph, settings, room))
+
+    def saved(self, share: float) -> int:
+        """The most that it may save, at a share of what it can."""
+        return self.least_saved + int(share * (self.plain_saved - self.least_saved))
+
+
+@dataclass(frozen=True)
+class Others:
+    """What a step holds beside one of its graphs, as far as it is known while the graphs are collected."""
+
+    resident: int
+    """Bytes of all parameters."""
+    saved: int
+    """Bytes that the graphs before it have saved."""
+    gradients: int
+    """Bytes of the gradients that it and those behind it make, at most."""
+
+    def held(self, part: Part) -> int:
+        """The most bytes that others hold while the graph runs."""
+        return max(self.resident - part.parameters, 0) + self.saved + max(self.gradients - part.gradients, 0)
+
+
+def first_pass(part: Part, settings: Settings, others: Others) -> Found:
+    """A plan while it is not known what comes behind: of those that fit, one that saves little.
+
+    Where the budget is a share of a peak that is not known yet, or nothing fits, the plan whose peak and savings add up to least.
+    """
+    budget = settings.bytes_without_share(part.graph)
+    if budget is None:
+        return use_least(part)
+    room = max(budget - others.held(part), 0)
+    quick = settings.with_effort(QUICK)
+    too_small = largest_share(lambda share: not fits(part, quick, room, share))
+    share = 0.0 if too_small is None else too_small + 1 / STEPS
+    if share > 1.0:
+        return use_least(part)
+    return part.plan(quick, room, share)
+
+
+def fits(part: Part, settings: Settings, room: int, share: float) -> bool:
+    """Whether there is a plan in so many bytes that saves no more than the share."""
+    try:
+        part.plan(settings, room, share)
+    except InfeasibleBudget:
+        return False
+    return True
+
+
+def use_least(part: Part) -> Found:
+    """Of a few plans, the one whose peak and savings add up to least."""
+    best: tuple[int, Found] | None = None
+    for eighths in SCRATCHES:
+        roomy = with_scratch(part.graph, part.boundary, part.graph.peak * eighths // 8)
+        plan = _native.smallest(roomy, effort=QUICK)
+        cost = part.peak_of(plan) + part.saved_by(plan)
+        if best is None or cost < best[0]:
+            best = cost, Found(roomy, plan)
+    assert best is not None
+    return best[1]
+
+
+@dataclass(frozen=True)
+class Step:
+    """The graphs of one step, the order in which they run forward, and the bytes of all parameters."""
+
+    parts: Sequence[Part]
+    runs: Sequence[int]
+    resident: int
+
+    def held(self, share: float) -> list[int]:
+        """The most bytes that others hold while each part runs, at a share of what each can save."""
+        return self._held([part.saved(share) for part in self.parts])
+
+    def _held(self, saved: Sequence[int]) -> list[int]:
+        held = [0] * len(self.parts)
+        for at, number in enumerate(self.runs):
+            before = sum(saved[other] for other in self.runs[:at])
+            behind = [self.parts[other] for other in self.runs[at + 1 :]]
+            gradients = sum(part.gradients for part in behind)
+            # Some of what those behind hand on is what this one is handed.
+            handed_on = max(sum(part.input_gradients for part in behind) - self.parts[number].tangents, 0)
+            others = max(self.resident - self.parts[number].parameters, 0)
+            held[number] = max(held[number], others + before + gradients + handed_on)
+        return held
+
+    def peak(self, plans: Sequence[_native.Plan]) -> int:
+        """The step's peak when its parts run by these plans, as it is counted here."""
+        pairs = list(zip(self.parts, plans, strict=True))
+        held = self._held([part.saved_by(plan) for part, plan in pairs])
+        return max(others + part.peak_of(plan) for others, (part, plan) in zip(held, pairs, strict=True))
+
+    @property
+    def plain_peak(self) -> int:
+        """The step's peak without plans, as it is counted here."""
+        return max(held + part.graph.peak for held, part in zip(self.held(1.0), self.parts, strict=True))
+
+    def plan(self, settings: Settings, budget: int) -> list[Found]:
+        """A plan for each part; together they need no more than `budget`."""
+        share = largest_share(lambda share: self._fits(settings, budget, share))
+        if share is None:
+            raise self._infeasible(settings, budget)
+        return [self._plan_part(number, settings, budget, share) for number in range(len(self.parts))]
+
+    def _plan_part(self, number: int, settings: Settings, budget: int, share: float) -> Found:
+        return self.parts[number].plan(settings, max(budget - self.held(share)[number], 0), share)
+
+    def _fits(self, settings: Settings, budget: int, share: float) -> bool:
+        quick, held = settings.with_effort(QUICK), self.held(share)
+        return all(fits(self.parts[number], quick, max(budget - held[number], 0), share) for number in sorted(set(self.runs)))
+
+    def _infeasible(self, settings: Settings, budget: int) -> InfeasibleBudget:
+        """The error, with the smallest budget for which the parts have plans, to a hundredth."""
+        low, high = budget, max(self.plain_peak, budget)
+        while high - low > high // 100:
+            middle = (low + high) // 2
+            if self._fits(settings, middle, 0.0):
+                high = middle
+            else:
+                low = middle
+        floors = [held + part.graph.floor for held, part in zip(self.held(0.0), self.parts, strict=True)]
+        tightest = floors.index(max(floors))
+        return InfeasibleBudget(
+            f"no plans for the {len(self.runs)} graphs of the step fit together in {budget} bytes\n"
+            f"  smallest budget with known plans: {high} bytes\n"
+            f"  the tightest is graph {tightest}, while others hold {self.held(0.0)[tightest]} bytes",
+            budget,
+            high,
+            max(floors),
+            f"graph {tightest}",
+        )
+
+
+def largest_share(fits: Callable[[float], bool]) -> float | None:
+    """The largest share, in sixteenths, that fits; None if none does. What fits at a share fits below it."""
+    low, high = -1, STEPS + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if fits(middle / STEPS):
+            low = middle
+        else:
+            high = middle
+    return None if low < 0 else low / STEPS
