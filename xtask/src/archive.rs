@@ -1,4 +1,5 @@
-//! Where a benchmark's numbers are kept: `bench/runs/DATE-NAME`, with what they were measured on, and what is claimed of them.
+//! Where a benchmark's numbers are kept: `bench/runs/DATE-NAME`, with what they were measured on,
+//! and what is claimed of them.
 
 use std::path::PathBuf;
 
@@ -65,7 +66,8 @@ impl Archive {
         table.map(Some).with_context(damaged)
     }
 
-    /// What those of the cases were measured on that have run today; where it differs, which of them.
+    /// What those of the cases were measured on that have run today; where it differs, which of
+    /// them.
     pub(crate) fn cases_made_on<'a>(&self, cases: impl Iterator<Item = &'a str>) -> Result<String> {
         let mut groups: Vec<(String, Vec<&str>)> = Vec::new();
         for case in cases {
@@ -147,8 +149,8 @@ pub(crate) fn median(numbers: &[f64]) -> f64 {
     }
 }
 
-/// The median over the rounds of one side's time as a multiple of the other's. In a round both run in turns, so
-/// that a machine that is slower for a while is so for both.
+/// The median over the rounds of one side's time as a multiple of the other's. In a round both run
+/// in turns, so that a machine that is slower for a while is so for both.
 pub(crate) fn ratio(ours: &[f64], theirs: &[f64]) -> f64 {
     let pairs = ours.iter().zip(theirs);
     median(

@@ -1,8 +1,10 @@
-//! `cargo xtask bench engine [CASE…]`: our step against PyTorch's eager step, archived under `bench/runs`.
+//! `cargo xtask bench engine [CASE…]`: our step against PyTorch's eager step, archived under
+//! `bench/runs`.
 //!
-//! Both sides run as processes of their own, with the same model, batch and thread count, and take turns step by step, so that
-//! whatever else happens on the machine meets both. The first step of each is not counted. PyTorch's peak is the sum of its live
-//! storages (`python/bench/serve_torch.py`), ours the arena.
+//! Both sides run as processes of their own, with the same model, batch and thread count, and take
+//! turns step by step, so that whatever else happens on the machine meets both. The first step of
+//! each is not counted. PyTorch's peak is the sum of its live storages
+//! (`python/bench/serve_torch.py`), ours the arena.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write as _};
@@ -14,7 +16,8 @@ use crate::archive::{Archive, check_names, is_wanted, mebibytes, median};
 use crate::repo::Repo;
 use crate::{bench_analysis, bench_compare, bench_plan, bench_profile, bench_torch, python};
 
-/// A model with its sizes, as `engine_peer` takes them; `python/bench/serve_torch.py` knows the same by name.
+/// A model with its sizes, as `engine_peer` takes them; `python/bench/serve_torch.py` knows the
+/// same by name.
 struct Case {
     name: &'static str,
     model: &'static str,

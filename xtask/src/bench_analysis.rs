@@ -1,8 +1,8 @@
 //! `cargo xtask bench analysis [PART…]`: everything that `docs/analysis.md` shows.
 //!
-//! `profiles` profiles the reference models at several batch sizes and copies the pictures that the document names to
-//! `docs/figures`; memory is exact, so one measured step is enough. `compare` is `cargo xtask bench compare`, which draws the
-//! other pictures.
+//! `profiles` profiles the reference models at several batch sizes and copies the pictures that the
+//! document names to `docs/figures`; memory is exact, so one measured step is enough. `compare` is
+//! `cargo xtask bench compare`, which draws the other pictures.
 
 use anyhow::{Context as _, Result};
 
@@ -17,7 +17,8 @@ const PROFILES: [(&str, &str); 2] = [
     ("resnet152", "--batch-sizes 4,8,16,32,64 --optimizer sgd"),
     ("bert-base", "--batch-sizes 4,8,16,32"),
 ];
-/// The pictures of a profile that the document shows: what the peak is made of, and memory over the step.
+/// The pictures of a profile that the document shows: what the peak is made of, and memory over the
+/// step.
 const PICTURES: [&str; 2] = ["breakdown", "memory"];
 /// Where profiles are written; they are large and not kept.
 const FOLDER: &str = "target/analysis";

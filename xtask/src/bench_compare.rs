@@ -1,7 +1,9 @@
-//! `cargo xtask bench compare [CASE…]`: the planned step against the plain one, archived under `bench/runs`.
+//! `cargo xtask bench compare [CASE…]`: the planned step against the plain one, archived under
+//! `bench/runs`.
 //!
-//! Runs the example `overhead` of `crates/rekindle` for each case, keeps its lines in a file per case, and writes from all files of the
-//! day a table with the claims that it bears out, and the figures of `docs/analysis.md`. Fails if a claim does not hold.
+//! Runs the example `overhead` of `crates/rekindle` for each case, keeps its lines in a file per
+//! case, and writes from all files of the day a table with the claims that it bears out, and the
+//! figures of `docs/analysis.md`. Fails if a claim does not hold.
 
 use std::fmt::Write as _;
 
@@ -11,7 +13,8 @@ use crate::archive::{Archive, Claim, check_names, is_wanted, list, mebibytes, me
 use crate::bench_analysis::FIGURES;
 use crate::repo::{Repo, output, show};
 
-/// A case, with the arguments that the example takes: model, batch, optimizer, rounds, budgets, strategies.
+/// A case, with the arguments that the example takes: model, batch, optimizer, rounds, budgets,
+/// strategies.
 struct Case {
     name: &'static str,
     arguments: &'static str,
@@ -116,8 +119,8 @@ struct Measured {
 }
 
 impl Row {
-    /// The measured overhead in percent: the median over the rounds, in each of which both steps ran in short turns, so that
-    /// a machine that is slower for a while is so for both.
+    /// The measured overhead in percent: the median over the rounds, in each of which both steps
+    /// ran in short turns, so that a machine that is slower for a while is so for both.
     fn overhead(&self) -> Option<f64> {
         Some(100.0 * (ratio(&self.measured()?.seconds, &self.plain) - 1.0))
     }

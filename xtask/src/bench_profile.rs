@@ -1,7 +1,9 @@
-//! `cargo xtask bench profile [CASE…]`: what profiling costs, and whether its numbers add up; archived under `bench/runs`.
+//! `cargo xtask bench profile [CASE…]`: what profiling costs, and whether its numbers add up;
+//! archived under `bench/runs`.
 //!
-//! Runs the example `cost` of `crates/profile` for each case: the sum of the nodes' times against the whole step measured
-//! without the profiler, and the time of profiling against as many plain steps. Fails if a bound is broken.
+//! Runs the example `cost` of `crates/profile` for each case: the sum of the nodes' times against
+//! the whole step measured without the profiler, and the time of profiling against as many plain
+//! steps. Fails if a bound is broken.
 
 use anyhow::{Context as _, Result, bail};
 

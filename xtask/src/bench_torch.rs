@@ -1,7 +1,9 @@
-//! `cargo xtask bench torch [CASE…]`: Rekindle in PyTorch against PyTorch's own ways to save memory, archived under `bench/runs`.
+//! `cargo xtask bench torch [CASE…]`: Rekindle in PyTorch against PyTorch's own ways to save
+//! memory, archived under `bench/runs`.
 //!
-//! Runs `python/bench/torch_contest.py` for each case, keeps its lines in a file per case, and writes from all files of the day a table
-//! with the claims that it bears out. Fails if a claim does not hold.
+//! Runs `python/bench/torch_contest.py` for each case, keeps its lines in a file per case, and
+//! writes from all files of the day a table with the claims that it bears out. Fails if a claim
+//! does not hold.
 
 use std::fmt::Write as _;
 
@@ -123,7 +125,8 @@ impl Row {
         self.contender.starts_with("rekindle")
     }
 
-    /// The median over the rounds of this contender's time as a multiple of eager's. Of eager beside itself, it shows how exact that is.
+    /// The median over the rounds of this contender's time as a multiple of eager's. Of eager
+    /// beside itself, it shows how exact that is.
     fn ratio(&self) -> f64 {
         archive::ratio(&self.seconds, &self.eager_seconds)
     }
@@ -224,8 +227,8 @@ fn claims(case: &Case, rows: &[Row]) -> Vec<Claim> {
     claims
 }
 
-/// The row that was planned for `peak`: the highest that is not above it. The fastest of all below would be chosen among noisy
-/// times, which the other side is not.
+/// The row that was planned for `peak`: the highest that is not above it. The fastest of all below
+/// would be chosen among noisy times, which the other side is not.
 fn within<'r>(rows: &[&'r Row], peak: u64) -> Option<&'r Row> {
     let below = rows.iter().copied().filter(|row| row.peak <= peak);
     below.max_by_key(|row| row.peak)

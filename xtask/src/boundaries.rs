@@ -1,8 +1,8 @@
-//! The walls between the crates, as ARCHITECTURE.md draws them: who may depend on whom, and which crate alone
-//! may hold `unsafe`, threads and clocks.
+//! The walls between the crates, as ARCHITECTURE.md draws them: who may depend on whom, and which
+//! crate alone may hold `unsafe`, threads and clocks.
 //!
-//! Dependencies come from `cargo tree` (normal and build edges: a test may use more). Words come from the
-//! sources under `src`, without comments and literals.
+//! Dependencies come from `cargo tree` (normal and build edges: a test may use more). Words come
+//! from the sources under `src`, without comments and literals.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -118,7 +118,8 @@ struct Reserved {
     rooms: &'static [&'static str],
 }
 
-/// Times steps that take turns: the one file outside the engine with threads, of which one runs at a time.
+/// Times steps that take turns: the one file outside the engine with threads, of which one runs at
+/// a time.
 const TURNS: &str = "crates/rekindle/src/side_by_side.rs";
 const CLOCK: &[&str] = &["crates/profile", "crates/cli", "crates/py", "xtask", TURNS];
 const ENGINE: &[&str] = &["crates/engine"];

@@ -1,7 +1,8 @@
 //! The report in a real browser: the tool makes one of a small network, and Chromium opens it.
 //!
-//! Debian's Chromium is installed with `apt-get` if there is none; `playwright-core`, which drives it, goes to
-//! `target/browser`. The checks are in `crates/report/browser/report.mjs`; pictures of the page are left beside it.
+//! Debian's Chromium is installed with `apt-get` if there is none; `playwright-core`, which drives
+//! it, goes to `target/browser`. The checks are in `crates/report/browser/report.mjs`; pictures of
+//! the page are left beside it.
 
 use std::path::Path;
 
@@ -16,7 +17,8 @@ const DRIVER: &str = "playwright-core@1.65.0";
 const CHECKS: &str = "crates/report/browser/report.mjs";
 const BROWSER: &str = "/usr/bin/chromium";
 
-/// The step that is shown: small, with numbered layers and dropout, and most of its memory in activations.
+/// The step that is shown: small, with numbered layers and dropout, and most of its memory in
+/// activations.
 const STEP: &str = "transformer-tiny --optimizer sgd";
 const STEM: &str = "transformer-tiny_bs8";
 

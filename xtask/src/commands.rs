@@ -1,8 +1,8 @@
 //! Every `rekindle` verb that the documents name answers to `--help`.
 //!
-//! A command is a code span or a fenced line that starts with `rekindle` or with `cargo run --release --`. The fenced
-//! commands of the guide are run as well, in their order, in a folder of their own; a comment may name the exit
-//! code that is expected.
+//! A command is a code span or a fenced line that starts with `rekindle` or with `cargo run
+//! --release --`. The fenced commands of the guide are run as well, in their order, in a folder of
+//! their own; a comment may name the exit code that is expected.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -103,7 +103,8 @@ fn run_step(binary: &Path, folder: &Path, step: &GuideCommand) -> Result<()> {
     Ok(())
 }
 
-/// The verb of a `rekindle` command line, if it is one: capitals stand for any verb, a dash starts a flag.
+/// The verb of a `rekindle` command line, if it is one: capitals stand for any verb, a dash starts
+/// a flag.
 fn verb_of(line: &str) -> Option<&str> {
     let rest = line
         .strip_prefix("rekindle ")

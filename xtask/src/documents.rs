@@ -1,7 +1,8 @@
 //! Every path, link and `cargo xtask` task that the documents name is there.
 //!
-//! A path is an inline code span of path characters that holds a slash or ends like a file. A placeholder
-//! (`bench/runs/<date>`) is checked up to the folder before it. What a command makes is not looked for.
+//! A path is an inline code span of path characters that holds a slash or ends like a file. A
+//! placeholder (`bench/runs/<date>`) is checked up to the folder before it. What a command makes is
+//! not looked for.
 
 use std::path::Path;
 

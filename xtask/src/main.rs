@@ -1,6 +1,7 @@
 //! The project's own tasks, run as `cargo xtask TASK`.
 //!
-//! Each task is one file. A task gets the words after its name, and either succeeds or says what to do.
+//! Each task is one file. A task gets the words after its name, and either succeeds or says what to
+//! do.
 
 mod archive;
 mod bench;

@@ -1,6 +1,8 @@
-//! What a Markdown document names: its code (inline spans and the lines of fenced blocks) and its links.
+//! What a Markdown document names: its code (inline spans and the lines of fenced blocks) and its
+//! links.
 //!
-//! Takes the text, gives each piece with its line number. Limit: a span or a link lies within one line.
+//! Takes the text, gives each piece with its line number. Limit: a span or a link lies within one
+//! line.
 
 use anyhow::Result;
 

@@ -1,9 +1,10 @@
 //! The Python part of the tests, in a virtual environment that is made here.
 //!
-//! The package is installed by `pip install .` into a folder under `target`, so that what is tested is what a user
-//! gets. `.venv` holds what `python/requirements.txt` pins. A stamp beside it records the requirements that it was
-//! made from: while they are unchanged it is used again, otherwise it is made anew. An interpreter named in
-//! `REKINDLE_PYTHON` is used as it is, and nothing is installed.
+//! The package is installed by `pip install .` into a folder under `target`, so that what is tested
+//! is what a user gets. `.venv` holds what `python/requirements.txt` pins. A stamp beside it
+//! records the requirements that it was made from: while they are unchanged it is used again,
+//! otherwise it is made anew. An interpreter named in `REKINDLE_PYTHON` is used as it is, and
+//! nothing is installed.
 
 use std::path::{Path, PathBuf};
 
@@ -41,7 +42,8 @@ pub(crate) fn check(repo: &Repo) -> Result<()> {
     show(tests.env("ENGINE_PEER", engine_peer(repo)?))
 }
 
-/// Installs the package of this checkout as a user would, and gives the folder that Python must know of.
+/// Installs the package of this checkout as a user would, and gives the folder that Python must
+/// know of.
 pub(crate) fn package(repo: &Repo, python: &Path) -> Result<PathBuf> {
     let folder = repo.path(PACKAGE);
     // Maturin is among the requirements, so nothing is downloaded.
@@ -56,7 +58,8 @@ pub(crate) fn package(repo: &Repo, python: &Path) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Builds a wheel as a packager would, and imports it from a folder that knows nothing of the checkout.
+/// Builds a wheel as a packager would, and imports it from a folder that knows nothing of the
+/// checkout.
 fn wheel(repo: &Repo, python: &Path) -> Result<()> {
     let wheels = repo.path(WHEELS);
     if wheels.exists() {

@@ -1,7 +1,7 @@
 //! Rust source with its comments and literals blanked, so that a search finds code and only code.
 //!
-//! Takes the text of a file and gives text of the same lines. Handles line and nested block comments, string
-//! and character literals, and raw strings. Limit: it does not expand macros.
+//! Takes the text of a file and gives text of the same lines. Handles line and nested block
+//! comments, string and character literals, and raw strings. Limit: it does not expand macros.
 
 /// `source` with every comment, string and character literal replaced by blanks; line breaks stay.
 pub(crate) fn code_only(source: &str) -> String {

@@ -1,4 +1,5 @@
-//! `cargo xtask soak`: plans ten thousand random graphs and checks everything that must hold, on every core.
+//! `cargo xtask soak`: plans ten thousand random graphs and checks everything that must hold, on
+//! every core.
 
 use anyhow::Result;
 

@@ -1,7 +1,8 @@
-//! The `rekindle` command: reads the arguments, runs one verb, and turns what went wrong into a message
-//! and an exit code.
+//! The `rekindle` command: reads the arguments, runs one verb, and turns what went wrong into a
+//! message and an exit code.
 
-// First, because its `print!`, `println!` and `eprintln!` take the place of the usual ones everywhere.
+// First, because its `print!`, `println!` and `eprintln!` take the place of the usual ones
+// everywhere.
 #[macro_use]
 mod output;
 mod commands;
@@ -41,8 +42,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// The error and its causes, each said once: many errors name their cause in their own words. A cause of several lines
-/// begins on one of its own.
+/// The error and its causes, each said once: many errors name their cause in their own words. A
+/// cause of several lines begins on one of its own.
 fn message(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {

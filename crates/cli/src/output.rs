@@ -1,7 +1,9 @@
-//! How the tool speaks: standard output, standard error, and the files that more than one verb writes.
+//! How the tool speaks: standard output, standard error, and the files that more than one verb
+//! writes.
 //!
-//! The usual `println!` panics when the reader is gone or the disk is full; the macros here take its
-//! place in the whole crate. Colours are stripped where no terminal shows them, or `NO_COLOR` is set.
+//! The usual `println!` panics when the reader is gone or the disk is full; the macros here take
+//! its place in the whole crate. Colours are stripped where no terminal shows them, or `NO_COLOR`
+//! is set.
 
 use std::fmt::Write as _;
 use std::io::{ErrorKind, Write as _};
@@ -38,8 +40,8 @@ macro_rules! eprintln {
     };
 }
 
-/// Writes to standard output. That the reader has left ends the tool quietly; that the output cannot be
-/// written ends it with an error.
+/// Writes to standard output. That the reader has left ends the tool quietly; that the output
+/// cannot be written ends it with an error.
 pub(crate) fn print_result(text: std::fmt::Arguments<'_>) {
     let mut stdout = anstream::stdout().lock();
     let Err(why) = stdout.write_fmt(text).and_then(|()| stdout.flush()) else {
@@ -93,8 +95,8 @@ pub(crate) fn note(text: &str) {
     }
 }
 
-/// Refuses, before any work is done, an output whose folder is not there, and one that would replace an input or
-/// another output.
+/// Refuses, before any work is done, an output whose folder is not there, and one that would
+/// replace an input or another output.
 pub(crate) fn check_outputs(
     outputs: &[Option<&PathBuf>],
     inputs: &[Option<&PathBuf>],

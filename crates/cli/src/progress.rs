@@ -1,7 +1,9 @@
-//! Progress on standard error: a bar with an estimate of the time that is left, and the planner's watch.
+//! Progress on standard error: a bar with an estimate of the time that is left, and the planner's
+//! watch.
 //!
-//! On a terminal one line is redrawn and removed at the end; elsewhere, such as in a log file, a line is
-//! written now and then. Work that is soon over shows nothing, and `--quiet` shows nothing ever.
+//! On a terminal one line is redrawn and removed at the end; elsewhere, such as in a log file, a
+//! line is written now and then. Work that is soon over shows nothing, and `--quiet` shows nothing
+//! ever.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::ops::ControlFlow;

@@ -1,8 +1,8 @@
 //! A trace of one step in the format that Chrome and Perfetto open.
 //!
-//! In: the engine's calls before and after each node. Out: JSON trace events: the step, in it one slice
-//! for each run of a node, in the category of its phase, `recompute` or `swap`, and a counter of the bytes in
-//! use. Times are microseconds since the step began.
+//! In: the engine's calls before and after each node. Out: JSON trace events: the step, in it one
+//! slice for each run of a node, in the category of its phase, `recompute` or `swap`, and a counter
+//! of the bytes in use. Times are microseconds since the step began.
 
 use std::time::Instant;
 

@@ -1,4 +1,5 @@
-//! `rekindle report` as a user meets it: what is there is shown, what is not is named with the command that makes it.
+//! `rekindle report` as a user meets it: what is there is shown, what is not is named with the
+//! command that makes it.
 
 mod command;
 

@@ -2,8 +2,9 @@
 //!
 //! `cargo run --release -p rekindle-engine --example kernel_bench -- [threads] [batch] [filter]`
 //!
-//! One line per shape and kernel whose name contains the filter: the name, how often a training step
-//! runs it, milliseconds (the least of several runs) and GFLOP/s; at the end the weighted sums.
+//! One line per shape and kernel whose name contains the filter: the name, how often a training
+//! step runs it, milliseconds (the least of several runs) and GFLOP/s; at the end the weighted
+//! sums.
 
 use std::time::Instant;
 

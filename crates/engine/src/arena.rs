@@ -24,8 +24,8 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
-    /// Reserves `size` bytes and touches every page, so that no step pays for page faults. That takes
-    /// seconds for a large arena; `ready` is told now and then how many bytes are touched.
+    /// Reserves `size` bytes and touches every page, so that no step pays for page faults. That
+    /// takes seconds for a large arena; `ready` is told now and then how many bytes are touched.
     pub(crate) fn new(size: Bytes, ready: &mut dyn FnMut(Bytes)) -> Result<Arena, EngineError> {
         if let Some(available) = available_memory()
             && size > available

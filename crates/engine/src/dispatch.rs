@@ -1,6 +1,7 @@
 //! Dispatch: an op and its operands → the kernel that computes it.
 //!
-//! The only place that knows both ops and kernels. Operands come in the order that the op documents.
+//! The only place that knows both ops and kernels. Operands come in the order that the op
+//! documents.
 
 use std::cell::Cell;
 use std::slice::{from_raw_parts, from_raw_parts_mut};

@@ -101,8 +101,8 @@ impl Engine {
         Engine::with_schedule(program, &steps, threads, 0, &mut |_, _| {})
     }
 
-    /// Sets up any valid schedule of runs and frees, with weights from `seed`. `ready` is told now and
-    /// then how many bytes of how large an arena are ready.
+    /// Sets up any valid schedule of runs and frees, with weights from `seed`. `ready` is told now
+    /// and then how many bytes of how large an arena are ready.
     ///
     /// # Errors
     /// If the schedule is not valid for the program, or the arena does not fit in memory.
@@ -121,8 +121,8 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Gives every source its initial value again: weights from `seed`, the rest as declared. Sources
-    /// that have just those values stay as they are.
+    /// Gives every source its initial value again: weights from `seed`, the rest as declared.
+    /// Sources that have just those values stay as they are.
     pub fn fill_sources(&mut self, seed: u64) {
         if self.filled.replace(seed) == Some(seed) {
             return;

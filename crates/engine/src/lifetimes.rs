@@ -1,8 +1,8 @@
 //! Lifetimes: a schedule → the blocks that must be placed, and who uses which.
 //!
 //! Each run of a node makes a new *instance* of every storage that it writes, which lives until the
-//! storage is freed; a storage that is recomputed has several, at different places. Scratch, and the
-//! copy of an output that is still live, are instances that live for one step.
+//! storage is freed; a storage that is recomputed has several, at different places. Scratch, and
+//! the copy of an output that is still live, are instances that live for one step.
 
 use rekindle_graph::{Graph, Phase, Step, StorageId};
 

@@ -6,10 +6,11 @@
 //!
 //! Method: blocks are placed one after the other, each at the lowest offset that is free over its
 //! whole life (first fit). Only the order decides. A few fixed orders are tried; then the best is
-//! improved by hill climbing: the block at the top changes places with blocks that it lies above, until
-//! the arena is within [`SLACK`] of the bound or the counted attempts are used up.
+//! improved by hill climbing: the block at the top changes places with blocks that it lies above,
+//! until the arena is within [`SLACK`] of the bound or the counted attempts are used up.
 //!
-//! The problem is NP-hard, so the bound is not always reached. Deterministic: no clock, no hash map.
+//! The problem is NP-hard, so the bound is not always reached. Deterministic: no clock, no hash
+//! map.
 
 use std::cmp::Reverse;
 
@@ -208,7 +209,8 @@ impl Random {
 /// Places in `order`, each block as low as it can go; `None` as soon as one ends above `limit`.
 fn first_fit(blocks: &[Block], order: &[usize], limit: u64) -> Option<(Vec<u64>, u64)> {
     let mut offsets = vec![0; blocks.len()];
-    // What lives through the whole step comes first, and is a floor that no other block looks under.
+    // What lives through the whole step comes first, and is a floor that no other block looks
+    // under.
     let permanent = order.iter().take_while(|&&i| is_permanent(&blocks[i]));
     let permanent = permanent.count();
     let mut floor = 0;
@@ -250,8 +252,8 @@ struct Placed {
 /// Blocks that have their places, ascending by offset.
 struct Shelf {
     all: Vec<Placed>,
-    /// Those that are live in each window of [`WINDOW`] steps. Most blocks live for a few steps, in one window, and have to look
-    /// at no other.
+    /// Those that are live in each window of [`WINDOW`] steps. Most blocks live for a few steps, in
+    /// one window, and have to look at no other.
     windows: Vec<Vec<Placed>>,
 }
 

@@ -4,8 +4,8 @@
 //! task's result does not depend on who runs it. So results are the same bits at any thread count.
 //! Nothing allocates here after construction.
 //!
-//! The workers serve one run at a time. A run that comes while they are busy, from another thread or
-//! from within a task, waits for nobody: its caller does all of its tasks, in order.
+//! The workers serve one run at a time. A run that comes while they are busy, from another thread
+//! or from within a task, waits for nobody: its caller does all of its tasks, in order.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -81,10 +81,11 @@ impl Threads {
     }
 
     /// Calls `work(thread, task)` once for each task below `tasks`, and returns when all are done.
-    /// `thread` is below [`Threads::count`]; no two calls of one run with the same `thread` overlap.
+    /// `thread` is below [`Threads::count`]; no two calls of one run with the same `thread`
+    /// overlap.
     ///
-    /// May be called from several threads at once and from within a task: the workers help one run at
-    /// a time, and the caller of any other does it alone.
+    /// May be called from several threads at once and from within a task: the workers help one run
+    /// at a time, and the caller of any other does it alone.
     ///
     /// # Panics
     /// If a task panics. The threads can be used again after that.
@@ -103,17 +104,18 @@ impl Threads {
         assert!(!failed, "a kernel panicked on a worker thread");
     }
 
-    /// Does the tasks together with the workers. The caller holds `busy`. An error is the panic of a
-    /// task of its own; those of the workers are in `failed`.
+    /// Does the tasks together with the workers. The caller holds `busy`. An error is the panic of
+    /// a task of its own; those of the workers are in `failed`.
     fn share_out(
         &self,
         tasks: usize,
         work: &(dyn Fn(usize, usize) + Sync),
     ) -> std::thread::Result<()> {
         let shared = &*self.shared;
-        // SAFETY: only the lifetime is erased. This function does not return (nor unwind) between the
-        // moment when the workers see the pointer and the one when all of them have left the closure:
-        // `running` counts them, and while `busy` is held nobody else sets `job` or `running`.
+        // SAFETY: only the lifetime is erased. This function does not return (nor unwind) between
+        // the moment when the workers see the pointer and the one when all of them have left the
+        // closure: `running` counts them, and while `busy` is held nobody else sets `job` or
+        // `running`.
         let erased: *const (dyn Fn(usize, usize) + Sync) = unsafe {
             std::mem::transmute::<
                 *const (dyn Fn(usize, usize) + Sync + '_),

@@ -1,8 +1,9 @@
-//! Budgets as a person writes them: `3GiB`, `800MiB`, plain bytes, or `60%` of the plain step's peak.
+//! Budgets as a person writes them: `3GiB`, `800MiB`, plain bytes, or `60%` of the plain step's
+//! peak.
 //!
 //! In: text. Out: a [`Budget`], or one sentence that says what is wrong with the text. Numbers are
-//! decimal fractions and are kept exactly; what is not a whole number of bytes rounds down, so that a
-//! budget is never larger than was asked for.
+//! decimal fractions and are kept exactly; what is not a whole number of bytes rounds down, so that
+//! a budget is never larger than was asked for.
 
 use crate::Bytes;
 

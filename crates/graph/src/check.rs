@@ -83,12 +83,12 @@ fn check_ids(parts: &GraphParts) -> Result<(), GraphError> {
     Ok(())
 }
 
-/// The most bytes that a graph may have in all. What lies between this and 2^63 is for sums and differences of sums, with or
-/// without a sign: so none of them overflows.
+/// The most bytes that a graph may have in all. What lies between this and 2^63 is for sums and
+/// differences of sums, with or without a sign: so none of them overflows.
 const MOST_BYTES: Bytes = Bytes(1 << 61);
 
-/// All sizes together are bounded. Each storage counts twice, since a re-run node may hold a second copy of an output for one
-/// step.
+/// All sizes together are bounded. Each storage counts twice, since a re-run node may hold a second
+/// copy of an output for one step.
 fn check_sizes(parts: &GraphParts) -> Result<(), GraphError> {
     let mut sum = Bytes::ZERO;
     let mut add = |bytes: Bytes, at: &dyn Fn() -> String| {
@@ -107,8 +107,9 @@ fn check_sizes(parts: &GraphParts) -> Result<(), GraphError> {
     Ok(())
 }
 
-/// The most microseconds that a step may take. Numbers end near 1.8e308; what lies between is for plans, which run nodes
-/// again and again, and for sums of their times: so none of them is infinite.
+/// The most microseconds that a step may take. Numbers end near 1.8e308; what lies between is for
+/// plans, which run nodes again and again, and for sums of their times: so none of them is
+/// infinite.
 const LONGEST_STEP: f64 = 1e300;
 
 fn check_times(parts: &GraphParts) -> Result<(), GraphError> {

@@ -122,7 +122,8 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// Checks `parts`. Repeated ids within one `reads`, `writes`, `outputs` or `targets` are merged.
+    /// Checks `parts`. Repeated ids within one `reads`, `writes`, `outputs` or `targets` are
+    /// merged.
     ///
     /// # Errors
     /// The first thing that is wrong, with the nodes and storages concerned.

@@ -103,8 +103,9 @@ enum Bad {
     Syntax(serde_json::Error),
 }
 
-/// Reads text whose format, which `format_of` finds in the file, must be this one. A file of another kind or version lacks
-/// fields; its format is the better reason. A byte order mark at the start, as some editors leave it, is skipped.
+/// Reads text whose format, which `format_of` finds in the file, must be this one. A file of
+/// another kind or version lacks fields; its format is the better reason. A byte order mark at the
+/// start, as some editors leave it, is skipped.
 fn parse<T: DeserializeOwned>(
     text: &str,
     format: &str,

@@ -9,8 +9,8 @@
 //! A `Graph` that exists is valid: every id is in range, every storage has exactly one writer, the
 //! order of the nodes is a valid order, and all bytes together are fewer than 2^61.
 //!
-//! This crate reads no clock, does no IO beyond files of the two formats and how files are replaced, and depends on no other crate of
-//! the workspace.
+//! This crate reads no clock, does no IO beyond files of the two formats and how files are
+//! replaced, and depends on no other crate of the workspace.
 
 mod budget;
 mod check;

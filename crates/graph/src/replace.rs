@@ -1,11 +1,11 @@
 //! Files that are written whole or not at all: beside their place first, then moved over it.
 //!
-//! The file on its way is called `NAME.PID.partial`, with less of a long name. A process that ends on a signal calls
-//! [`discard_partial_files`] first, and leaves none behind.
+//! The file on its way is called `NAME.PID.partial`, with less of a long name. A process that ends
+//! on a signal calls [`discard_partial_files`] first, and leaves none behind.
 //!
-//! A device, a pipe or a terminal (`/dev/stdout`) cannot be replaced: it is written to. Where the path is a
-//! link, the file that it leads to is replaced or made, and the link stays. A file that is replaced keeps its permissions;
-//! its owner is whoever wrote it last.
+//! A device, a pipe or a terminal (`/dev/stdout`) cannot be replaced: it is written to. Where the
+//! path is a link, the file that it leads to is replaced or made, and the link stays. A file that
+//! is replaced keeps its permissions; its owner is whoever wrote it last.
 //!
 //! Invariant: a partial file is on the list from before it is made until it is moved or removed.
 
@@ -37,8 +37,8 @@ pub fn write_atomically(path: &Path, contents: &[u8]) -> Result<(), FileError> {
     })
 }
 
-/// Lets `write` make a file at the path that it is given, and moves that over `path` when it is safe on
-/// the disk.
+/// Lets `write` make a file at the path that it is given, and moves that over `path` when it is
+/// safe on the disk.
 ///
 /// # Errors
 /// What `write` says, or why the file cannot be moved. What was there before is still there.
@@ -102,7 +102,8 @@ fn partial_name(name: &OsStr) -> OsString {
 /// As many links as Linux follows.
 const MOST_LINKS: usize = 40;
 
-/// The file that is written where `path` is named: links are followed, also one to a file that is not there yet.
+/// The file that is written where `path` is named: links are followed, also one to a file that is
+/// not there yet.
 pub fn destination(path: &Path) -> PathBuf {
     let mut path = path.to_owned();
     for _ in 0..MOST_LINKS {
@@ -123,7 +124,8 @@ pub struct Discarded {
     _list: MutexGuard<'static, Vec<PathBuf>>,
 }
 
-/// Removes what is half written, for a process that is about to end. Writers wait while the result lives.
+/// Removes what is half written, for a process that is about to end. Writers wait while the result
+/// lives.
 pub fn discard_partial_files() -> Discarded {
     let list = partial_files();
     for path in list.iter() {

@@ -15,8 +15,8 @@ pub enum Step {
 ///
 /// Outputs and persistent storages are never freed. A storage that is written again later is freed
 /// after the last read that comes before that write, unless it has been updated in place by then:
-/// what its writer would make is not what it holds, so it stays and the new copy is dropped. What is there from the
-/// start and is never used is freed at once.
+/// what its writer would make is not what it holds, so it stays and the new copy is dropped. What
+/// is there from the start and is never used is freed at once.
 pub fn with_frees(graph: &Graph, order: &[NodeId]) -> Vec<Step> {
     let mut needed = vec![false; graph.storages().len()];
     for s in graph.outputs() {

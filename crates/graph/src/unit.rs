@@ -1,8 +1,9 @@
 //! Units as types: bytes are whole, times are microseconds.
 //!
-//! `+`, `-` and sums of [`Bytes`] are those of `u64`: a debug build checks them, a release build does not. For sizes of a
-//! graph there is no need, since [`Graph::new`](crate::Graph::new) bounds them all together, so that no sum of them overflows.
-//! Sizes from elsewhere are added with [`Bytes::checked_add`], or bounded where they are read.
+//! `+`, `-` and sums of [`Bytes`] are those of `u64`: a debug build checks them, a release build
+//! does not. For sizes of a graph there is no need, since [`Graph::new`](crate::Graph::new) bounds
+//! them all together, so that no sum of them overflows. Sizes from elsewhere are added with
+//! [`Bytes::checked_add`], or bounded where they are read.
 
 use std::fmt;
 use std::iter::Sum;

@@ -1,14 +1,14 @@
 //! Synthetic batches: deterministic, different at every step, and with something to learn.
 //!
-//! In: a model, a seed and the number of the step. Out: values for each of its inputs. Every element
-//! is a pure function of (seed, step, position), so inputs that belong together agree without being
-//! made together.
+//! In: a model, a seed and the number of the step. Out: values for each of its inputs. Every
+//! element is a pure function of (seed, step, position), so inputs that belong together agree
+//! without being made together.
 //!
 //! - Features are noise around a pattern that belongs to the sample's class.
 //! - Tokens are drawn with a few frequent and many rare ones. Token 0, the padding, does not occur.
 //! - For masked language modelling 15 % of the tokens are chosen; of these 80 % are replaced by the
-//!   mask token, 10 % by a random one, and 10 % stay. The very first token is always chosen, so that
-//!   a batch of any size has a loss.
+//!   mask token, 10 % by a random one, and 10 % stay. The very first token is always chosen, so
+//!   that a batch of any size has a loss.
 
 use rekindle_graph::StorageId;
 use rekindle_program::op::CrossEntropy;

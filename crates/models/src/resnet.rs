@@ -1,5 +1,6 @@
-//! ResNet-18, -34, -50, -101 and -152 as in torchvision: 1000 classes, stride on the 3×3 convolution
-//! of a bottleneck. Each batch-norm is fused with the ReLU, and the addition, that follow it.
+//! ResNet-18, -34, -50, -101 and -152 as in torchvision: 1000 classes, stride on the 3×3
+//! convolution of a bottleneck. Each batch-norm is fused with the ReLU, and the addition, that
+//! follow it.
 
 use rekindle_program::op::{PoolOptions, Then};
 use rekindle_program::{Builder, DType, ProgramError, Var};

@@ -1,11 +1,11 @@
 //! Activations: what the forward pass makes and the backward pass reads, and what rebuilds each.
 //!
-//! In: a graph. Out: one [`Activation`] for each storage that a forward node writes, a backward node
-//! reads, and that is not persistent; ascending by storage.
+//! In: a graph. Out: one [`Activation`] for each storage that a forward node writes, a backward
+//! node reads, and that is not persistent; ascending by storage.
 //!
-//! The *sources* of an activation are the storages at which the trace back through the writers ends:
-//! persistent ones, inputs, and other activations. The nodes met on the way are its *recomputation
-//! sub-graph*. This is what μ-TWO calls `recomp_srcs` and `recomp_graph`.
+//! The *sources* of an activation are the storages at which the trace back through the writers
+//! ends: persistent ones, inputs, and other activations. The nodes met on the way are its
+//! *recomputation sub-graph*. This is what μ-TWO calls `recomp_srcs` and `recomp_graph`.
 //!
 //! Limits: a sub-graph may hold a node that cannot run again ([`Activation::rebuildable`] is false
 //! then).

@@ -1,12 +1,15 @@
 //! Per-block checkpointing, as PyTorch users do it by hand, for comparison.
 //!
-//! In: a graph whose nodes have the names of modules. Out: a draft, whatever the budget: the method has no budget.
+//! In: a graph whose nodes have the names of modules. Out: a draft, whatever the budget: the method
+//! has no budget.
 //!
-//! Method. A *block* is an entry of a list of modules: the part of a node's name up to its first number, such as
-//! `layer3.17` or `encoder.layer.4`. Each block is checkpointed (`segments`): its input is kept, and all of it runs again
-//! for its backward pass, the last block too. What lies outside of blocks is kept.
+//! Method. A *block* is an entry of a list of modules: the part of a node's name up to its first
+//! number, such as `layer3.17` or `encoder.layer.4`. Each block is checkpointed (`segments`): its
+//! input is kept, and all of it runs again for its backward pass, the last block too. What lies
+//! outside of blocks is kept.
 //!
-//! Limits: without such names, as in a graph that was captured after its modules were gone, nothing is dropped.
+//! Limits: without such names, as in a graph that was captured after its modules were gone, nothing
+//! is dropped.
 
 use rekindle_graph::{Graph, Phase};
 

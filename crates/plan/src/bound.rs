@@ -1,25 +1,27 @@
-//! A lower bound on the time of any schedule under a budget, in any order and with any recomputation.
+//! A lower bound on the time of any schedule under a budget, in any order and with any
+//! recomputation.
 //!
 //! In: a model and a budget. Out: microseconds.
 //!
-//! Argument. Take a node `v` that every schedule runs, and the moment of its *first* run. By then every ancestor
-//! of `v` has run, and no descendant of `v` has, since each needs something that `v` leads to. Every
-//! descendant that is needed runs later. What it reads from an ancestor of `v` is then either live at the moment, or
-//! written again later, which is a repeated run; and what a repeated run reads is again either live at the
-//! moment or written again later (all writers before an ancestor are ancestors). So the repeated runs `R` and the
-//! live set `L` satisfy the constraints of a [`Moment`] with the ancestors as the past, and
+//! Argument. Take a node `v` that every schedule runs, and the moment of its *first* run. By then
+//! every ancestor of `v` has run, and no descendant of `v` has, since each needs something that `v`
+//! leads to. Every descendant that is needed runs later. What it reads from an ancestor of `v` is
+//! then either live at the moment, or written again later, which is a repeated run; and what a
+//! repeated run reads is again either live at the moment or written again later (all writers before
+//! an ancestor are ancestors). So the repeated runs `R` and the live set `L` satisfy the
+//! constraints of a [`Moment`] with the ancestors as the past, and
 //!
 //! ```text
 //! time ≥ Σ time of needed nodes + Σ_{w ∈ R} time_w,      bytes(L) ≤ budget.
 //! ```
 //!
-//! `L` contains what `v` reads and writes, and `base` and its scratch are there too; `room` is what is left.
-//! Relaxing the budget with a price λ ≥ 0 gives, for each `v` and λ, the valid bound
-//! `min_cut(λ) - λ · room`, concave in λ. Nodes that are neither ancestors nor descendants of `v` may
-//! run before or after the moment and ask for nothing, so the bound holds under reordering.
+//! `L` contains what `v` reads and writes, and `base` and its scratch are there too; `room` is what
+//! is left. Relaxing the budget with a price λ ≥ 0 gives, for each `v` and λ, the valid bound
+//! `min_cut(λ) - λ · room`, concave in λ. Nodes that are neither ancestors nor descendants of `v`
+//! may run before or after the moment and ask for nothing, so the bound holds under reordering.
 //!
-//! Method: a few nodes `v` are tried, those at which the graph's own order holds the most bytes, since there the
-//! room is short; for each, λ is found by bisection on the sign of the slope.
+//! Method: a few nodes `v` are tried, those at which the graph's own order holds the most bytes,
+//! since there the room is short; for each, λ is found by bisection on the sign of the slope.
 //!
 //! Limits: each moment counts alone. A schedule that is tight at two moments may need more.
 
@@ -31,7 +33,8 @@ const STEPS: u32 = 16;
 /// Moments that are tried.
 const MOMENTS: usize = 24;
 
-/// The best bound over the moments tried, which together look at `most_work` arcs and then at no other moment.
+/// The best bound over the moments tried, which together look at `most_work` arcs and then at no
+/// other moment.
 pub(crate) fn time_bound(model: &Model, budget: i64, most_work: u64) -> f64 {
     let mut work = 0;
     let mut best = 0.0f64;
@@ -56,8 +59,8 @@ fn moments(model: &Model) -> Vec<usize> {
     nodes.into_iter().map(|(_, v)| v as usize).collect()
 }
 
-/// Time of the repeated runs that the moment of `v` asks for, and arcs looked at. Less work is done where it turns
-/// out not to be above `best`.
+/// Time of the repeated runs that the moment of `v` asks for, and arcs looked at. Less work is done
+/// where it turns out not to be above `best`.
 fn extra_at(model: &Model, budget: i64, v: usize, best: f64) -> (f64, u64) {
     let past = ancestors(model, v);
     let after = descendants(model, v);
@@ -78,7 +81,8 @@ fn extra_at(model: &Model, budget: i64, v: usize, best: f64) -> (f64, u64) {
     let mut moment = Moment::new(model, &past, &needed, &free);
     let room = room as f64;
     let (mut low, mut high) = (0.0, 4.0 * model.least_time() / budget.max(1) as f64);
-    // Below `low` the bound rises with the price and above `high` it falls, each with at most the slope there.
+    // Below `low` the bound rises with the price and above `high` it falls, each with at most the
+    // slope there.
     let (mut at_low, mut slope) = (0.0, moment.all_bytes() - room);
     let mut extra = 0.0f64;
     for step in 0..STEPS {
@@ -139,8 +143,9 @@ mod tests {
     use crate::draft::needed_nodes;
     use crate::testing::chain;
 
-    /// Three forward nodes whose outputs of 10 bytes all wait for the first backward node: with the input, that
-    /// node needs 1 + 3 · 10 + 10. With 10 bytes less, one of the two that wait runs again.
+    /// Three forward nodes whose outputs of 10 bytes all wait for the first backward node: with the
+    /// input, that node needs 1 + 3 · 10 + 10. With 10 bytes less, one of the two that wait runs
+    /// again.
     #[test]
     fn bytes_that_do_not_fit_cost_the_cheapest_run() {
         let graph = chain(3);

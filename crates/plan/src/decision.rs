@@ -1,8 +1,8 @@
 //! What became of each activation, and why.
 //!
-//! In: a graph and a checked schedule of any strategy. Out: one [`Decision`] for each activation. The
-//! reasons are read off the schedule itself, so they say what is true of the plan and not what a
-//! strategy meant.
+//! In: a graph and a checked schedule of any strategy. Out: one [`Decision`] for each activation.
+//! The reasons are read off the schedule itself, so they say what is true of the plan and not what
+//! a strategy meant.
 
 use rekindle_graph::{
     Bytes, Effect, Graph, Micros, NodeId, Phase, Plan, ScheduleError, Step, StorageId, Timeline,
@@ -231,8 +231,8 @@ mod tests {
 
     #[test]
     fn each_activation_has_the_reason_that_is_true_of_the_plan() {
-        // f0 f1 f2 f3 b3 b2 f1 b1 b0: f1 is dropped and made again from f0. The peak of 41 is at b3,
-        // which lies between f2's uses and not between f3's.
+        // f0 f1 f2 f3 b3 b2 f1 b1 b0: f1 is dropped and made again from f0. The peak of 41 is at
+        // b3, which lies between f2's uses and not between f3's.
         let mut graph = chain(4);
         let order = [1, 2, 3, 4, 5, 6, 2, 7, 8];
         let kept = Reason::FeedsRecomputation;

@@ -6,8 +6,9 @@ use crate::{PlanError, Strategy};
 
 /// A schedule, and what the strategy knows about it.
 pub(crate) struct Draft {
-    /// Under the budget if the strategy found such a schedule, otherwise the lowest that it reached. Frees may be
-    /// missing: only the runs count, see [`freeing_after_last_use`](Draft::freeing_after_last_use).
+    /// Under the budget if the strategy found such a schedule, otherwise the lowest that it
+    /// reached. Frees may be missing: only the runs count, see
+    /// [`freeing_after_last_use`](Draft::freeing_after_last_use).
     pub(crate) steps: Vec<Step>,
     /// No schedule under the budget takes less time than this.
     pub(crate) time_bound: Micros,
@@ -36,8 +37,8 @@ impl Draft {
         }
     }
 
-    /// The same runs with every storage freed right after its last use. This is never higher than the
-    /// schedule as it was, and it is what the rewritten graph does.
+    /// The same runs with every storage freed right after its last use. This is never higher than
+    /// the schedule as it was, and it is what the rewritten graph does.
     pub(crate) fn freeing_after_last_use(self, graph: &Graph) -> Draft {
         let runs = self.steps.iter().filter_map(|step| match *step {
             Step::Run(id) => Some(id),

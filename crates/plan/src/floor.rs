@@ -5,8 +5,8 @@
 //! largest such sum over them is a lower bound, and so are the bytes at the start and those of the
 //! outputs at the end.
 //!
-//! Limits: it does not see what must be kept *across* a node for later, so the smallest feasible peak
-//! may be higher.
+//! Limits: it does not see what must be kept *across* a node for later, so the smallest feasible
+//! peak may be higher.
 
 use rekindle_graph::{Bytes, Graph, NodeId, Phase, StorageId};
 

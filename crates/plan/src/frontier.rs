@@ -1,9 +1,9 @@
 //! The trade-off between peak and time, from the plain step down to the smallest peak known.
 //!
-//! Method: budgets at equal distances between the two ends; each is planned on its own. A plan for a
-//! smaller budget is also one for every larger budget, so where the smaller one is faster it takes the
-//! larger one's place: along the frontier a smaller budget never gives a larger peak, and a larger one
-//! never more time.
+//! Method: budgets at equal distances between the two ends; each is planned on its own. A plan for
+//! a smaller budget is also one for every larger budget, so where the smaller one is faster it
+//! takes the larger one's place: along the frontier a smaller budget never gives a larger peak, and
+//! a larger one never more time.
 
 use rekindle_graph::{Bytes, Graph};
 

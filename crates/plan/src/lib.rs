@@ -1,16 +1,16 @@
 //! The planner: which activations to keep and which to recompute, under a budget of bytes.
 //!
 //! In: a [`Graph`], a budget for the whole step, [`Options`]. Out: a [`Planned`]: a
-//! [`Plan`](rekindle_graph::Plan) that fits, what it costs, a lower bound on what any plan must cost,
-//! and a reason for every activation; or a [`PlanError`] with numbers.
+//! [`Plan`](rekindle_graph::Plan) that fits, what it costs, a lower bound on what any plan must
+//! cost, and a reason for every activation; or a [`PlanError`] with numbers.
 //!
 //! Each [`Strategy`] is one module and gives a draft: a schedule, under the budget if it finds one,
-//! otherwise the lowest that it reached. [`plan`] alone decides what a draft is worth: it replays it,
-//! compares it with the budget and has it checked by `rekindle-verify`.
+//! otherwise the lowest that it reached. [`plan`] alone decides what a draft is worth: it replays
+//! it, compares it with the budget and has it checked by `rekindle-verify`.
 //!
-//! Invariants: no plan leaves this crate unchecked, none exceeds its budget, and the same input gives
-//! the same plan. The crate is pure: no clock, no IO, no randomness but its own seeded one. A time
-//! limit comes in as a [`Watch`] that says stop. It never runs a kernel.
+//! Invariants: no plan leaves this crate unchecked, none exceeds its budget, and the same input
+//! gives the same plan. The crate is pure: no clock, no IO, no randomness but its own seeded one. A
+//! time limit comes in as a [`Watch`] that says stop. It never runs a kernel.
 
 mod activation;
 mod blocks;

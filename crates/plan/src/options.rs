@@ -97,8 +97,8 @@ pub struct Progress {
 
 /// Sees the progress, and may end the work early.
 pub trait Watch {
-    /// Called now and then by strategies that take many steps: `search` several times a second on any graph, `mutwo` in
-    /// every round. After `Break` the strategy returns the best that it has.
+    /// Called now and then by strategies that take many steps: `search` several times a second on
+    /// any graph, `mutwo` in every round. After `Break` the strategy returns the best that it has.
     fn progress(&mut self, progress: &Progress) -> ControlFlow<()>;
 }
 

@@ -23,8 +23,8 @@ pub struct Planned {
     pub decisions: Vec<Decision>,
 }
 
-/// How the planning ended. A gap is the most by which the plan's time can be above the best possible,
-/// as a share of the plain step's time.
+/// How the planning ended. A gap is the most by which the plan's time can be above the best
+/// possible, as a share of the plain step's time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Status {
     /// No schedule under the budget is faster.
@@ -63,8 +63,8 @@ pub struct Stats {
     pub recomputed: usize,
     /// The node that runs when the plan is at its peak; `None` if the start of the step is.
     pub peak_node: Option<NodeId>,
-    /// What that node cannot do without: persistent storages, what it reads and writes, its scratch.
-    /// The rest of the peak is kept for later.
+    /// What that node cannot do without: persistent storages, what it reads and writes, its
+    /// scratch. The rest of the peak is kept for later.
     pub incompressible: Bytes,
     /// Work that the strategy did, in its own count.
     pub work: u64,

@@ -2,8 +2,8 @@
 //!
 //! The builder walks forward: [`Rebuild::run`] runs a node, [`Rebuild::drop_storage`] forgets a
 //! storage, and [`Rebuild::ensure`] makes a storage live again by running its writer, and whatever
-//! that needs, first. Frees follow from the order of runs alone (`rekindle_graph::with_frees`), so the
-//! builder never frees: what it has dropped is exactly what is written again before it is read.
+//! that needs, first. Frees follow from the order of runs alone (`rekindle_graph::with_frees`), so
+//! the builder never frees: what it has dropped is exactly what is written again before it is read.
 
 use rekindle_graph::{Graph, NodeId, Phase, StorageId};
 

@@ -1,10 +1,12 @@
 //! Checkpointed segments of the forward pass: what √n segments and per-block checkpointing share.
 //!
-//! In: a graph, and [`Segments`] of its forward nodes. Out: a draft, whatever the budget: the method has no budget.
+//! In: a graph, and [`Segments`] of its forward nodes. Out: a draft, whatever the budget: the
+//! method has no budget.
 //!
-//! Method. What another segment's forward pass reads is kept, and everything that a segment not to be run again makes.
-//! The rest is dropped at the end of the forward pass. When the backward pass first reads something that was dropped, the
-//! whole segment it belongs to runs again, as far as the backward pass needs it.
+//! Method. What another segment's forward pass reads is kept, and everything that a segment not to
+//! be run again makes. The rest is dropped at the end of the forward pass. When the backward pass
+//! first reads something that was dropped, the whole segment it belongs to runs again, as far as
+//! the backward pass needs it.
 //!
 //! Invariants: the natural order is kept; a node runs at most twice. What cannot be made again
 //! (its node may run only once, or reads what has been overwritten by then) is kept.

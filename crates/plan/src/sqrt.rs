@@ -2,8 +2,8 @@
 //!
 //! In: a graph. Out: a draft, whatever the budget: the method has no budget.
 //!
-//! Method. The n forward nodes, in their own order, are cut into about √n segments of about √n nodes, each checkpointed
-//! (`segments`). The last segment is kept: its backward pass comes next.
+//! Method. The n forward nodes, in their own order, are cut into about √n segments of about √n
+//! nodes, each checkpointed (`segments`). The last segment is kept: its backward pass comes next.
 
 use rekindle_graph::{Graph, NodeId, Phase};
 

@@ -21,8 +21,8 @@ pub(crate) fn node(name: &str, phase: Phase, reads: &[u32], writes: &[u32]) -> N
     }
 }
 
-/// A chain of `n` forward nodes `f0…`, and backward nodes `b(n-1)…b0` in which `b_i` reads what `f_i`
-/// made and the gradient before it. Every activation and gradient has 10 bytes, the input 1.
+/// A chain of `n` forward nodes `f0…`, and backward nodes `b(n-1)…b0` in which `b_i` reads what
+/// `f_i` made and the gradient before it. Every activation and gradient has 10 bytes, the input 1.
 pub(crate) fn chain(n: u32) -> Graph {
     let storage = |bytes, role| Storage {
         bytes: Bytes(bytes),
@@ -54,8 +54,8 @@ pub(crate) fn chain(n: u32) -> Graph {
     .expect("a chain is a graph")
 }
 
-/// Parts of a graph with a parameter `x` of 1 byte, which is storage 0; the other storages have `bytes`, and the last of
-/// them is the output.
+/// Parts of a graph with a parameter `x` of 1 byte, which is storage 0; the other storages have
+/// `bytes`, and the last of them is the output.
 pub(crate) fn parts(bytes: &[u64], nodes: Vec<Node>) -> GraphParts {
     let storage = |bytes, role| Storage {
         bytes: Bytes(bytes),

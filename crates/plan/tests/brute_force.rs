@@ -1,7 +1,8 @@
 //! On tiny graphs the search finds what trying every schedule finds.
 //!
-//! The brute force here shares nothing with the planner: it replays steps on the graph as the format describes them
-//! (a free is a step, an output that is still live is written a second time), over every reachable state.
+//! The brute force here shares nothing with the planner: it replays steps on the graph as the
+//! format describes them (a free is a step, an output that is still live is written a second time),
+//! over every reachable state.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,7 +36,8 @@ fn tiny(seed: u64) -> Graph {
         let input = i == 0;
         let mut reads: Vec<StorageId> = Vec::new();
         for _ in 0..if input { 0 } else { 1 + dice.roll(3) } {
-            // Mostly something recent, as in a chain; sometimes something old, as in a backward pass.
+            // Mostly something recent, as in a chain; sometimes something old, as in a backward
+            // pass.
             let reach = if dice.roll(3) == 0 { 99 } else { 2 };
             let back = dice.roll(readable.len().min(reach) as u64);
             reads.push(readable[readable.len() - 1 - back as usize]);

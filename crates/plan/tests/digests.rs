@@ -1,10 +1,10 @@
 //! The plans of the whole corpus, as digests: a change that means to change no plan shows none.
 //!
-//! `corpus/digests.csv` has a row for each graph, strategy, effort and budget. Where plans are meant
-//! to change, `REKINDLE_BLESS=1 cargo test --package rekindle-plan --test digests` writes it anew, and the
-//! difference is part of the commit. Graphs that are not part of this repository (the public MOCCASIN
-//! graphs) are looked for in `../shared/graphs`; their digests are here, so that whoever has the
-//! graphs can compare.
+//! `corpus/digests.csv` has a row for each graph, strategy, effort and budget. Where plans are
+//! meant to change, `REKINDLE_BLESS=1 cargo test --package rekindle-plan --test digests` writes it
+//! anew, and the difference is part of the commit. Graphs that are not part of this repository (the
+//! public MOCCASIN graphs) are looked for in `../shared/graphs`; their digests are here, so that
+//! whoever has the graphs can compare.
 
 use std::path::{Path, PathBuf};
 

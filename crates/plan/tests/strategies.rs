@@ -145,8 +145,8 @@ fn frontiers_are_monotone_in_both_directions() {
     }
 }
 
-/// `n0` makes s1, which stays, and s2. By the rules it may run again for s2, and its second s1 is dropped. Then the 100 µs of
-/// `X` are spent once.
+/// `n0` makes s1, which stays, and s2. By the rules it may run again for s2, and its second s1 is
+/// dropped. Then the 100 µs of `X` are spent once.
 fn with_an_output_that_stays(role: &str, update: &str) -> Graph {
     let text = format!(
         r#"{{"format": "remat.graph/1",

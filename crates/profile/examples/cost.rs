@@ -1,8 +1,8 @@
-//! What profiling costs, and whether its numbers add up: the whole step without the profiler against
-//! the sum of the nodes' times, and the time of profiling against as many plain steps.
+//! What profiling costs, and whether its numbers add up: the whole step without the profiler
+//! against the sum of the nodes' times, and the time of profiling against as many plain steps.
 //!
-//! `cargo run --release -p rekindle-profile --example cost -- resnet152 4`. Prints CSV: a line for each
-//! round, then their medians with the difference and the cost that follow.
+//! `cargo run --release -p rekindle-profile --example cost -- resnet152 4`. Prints CSV: a line for
+//! each round, then their medians with the difference and the cost that follow.
 
 use std::time::Instant;
 

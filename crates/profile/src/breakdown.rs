@@ -1,6 +1,7 @@
 //! What the live bytes of a step are made of, at every node.
 //!
-//! In: a graph and its analysis. Out: one [`Breakdown`] for each rank, whose total is that node's peak.
+//! In: a graph and its analysis. Out: one [`Breakdown`] for each rank, whose total is that node's
+//! peak.
 
 use rekindle_graph::{Bytes, Graph, Phase, Step, StorageId, with_frees};
 

@@ -5,9 +5,9 @@
 //! (`remat.graph/1`). Each is written whole or not at all, and what is read back equals what was
 //! written: floats are printed with the digits that identify them.
 //!
-//! A rank of -1 means that there is no such use. An empty cell means that the number does not exist:
-//! an activation that cannot be made again has no recomputation time. A ratio of `inf` means that
-//! making it again costs no time.
+//! A rank of -1 means that there is no such use. An empty cell means that the number does not
+//! exist: an activation that cannot be made again has no recomputation time. A ratio of `inf` means
+//! that making it again costs no time.
 
 use std::path::{Path, PathBuf};
 

@@ -2,9 +2,9 @@
 //!
 //! In: a graph. Out: a [`Kind`] for every storage and every node.
 //!
-//! The optimizer's nodes tell the most: what they overwrite is a parameter if the model reads it too
-//! and a state of the optimizer if nobody else does, and what they read from the backward pass is a
-//! gradient. Where a step has no optimizer, an output of the backward pass is a gradient. An
+//! The optimizer's nodes tell the most: what they overwrite is a parameter if the model reads it
+//! too and a state of the optimizer if nobody else does, and what they read from the backward pass
+//! is a gradient. Where a step has no optimizer, an output of the backward pass is a gradient. An
 //! activation is made in the forward pass, read in the backward pass, and not persistent. For the
 //! rest the declared role decides; a gradient that only passes through is `other`.
 

@@ -1,10 +1,10 @@
 //! The profiler of Rekindle: where the time and the bytes of a training step go.
 //!
-//! In: a graph to analyse, an engine to run, or files to read. Out: a [`Profile`]: time and bytes of
-//! every node; uses, size and the metrics of μ-TWO of every activation.
+//! In: a graph to analyse, an engine to run, or files to read. Out: a [`Profile`]: time and bytes
+//! of every node; uses, size and the metrics of μ-TWO of every activation.
 //!
-//! [`measure`] runs an engine under the clock, and [`Limited`] a step that does not fit in memory, by
-//! swapping. [`Analysis`] tells what is known without running anything, [`recomputations`] and
+//! [`measure`] runs an engine under the clock, and [`Limited`] a step that does not fit in memory,
+//! by swapping. [`Analysis`] tells what is known without running anything, [`recomputations`] and
 //! [`inactive_times`] what follows from a graph's times, and [`write_profile`] and [`read_profile`]
 //! keep a profile in files.
 //!

@@ -31,8 +31,8 @@ pub struct Limited {
 }
 
 impl Limited {
-    /// Sets up `program` to run in an arena of at most `limit`. `ready` is told now and then how many bytes of how
-    /// large an arena are ready.
+    /// Sets up `program` to run in an arena of at most `limit`. `ready` is told now and then how
+    /// many bytes of how large an arena are ready.
     ///
     /// # Errors
     /// If a node alone does not fit, or the step does not fit for all swapping.

@@ -1,10 +1,12 @@
-//! Running a step with a clock: time and bytes of every node, and what swapping each activation costs.
+//! Running a step with a clock: time and bytes of every node, and what swapping each activation
+//! costs.
 //!
 //! In: an engine that is set up for the plain step, with a batch in place. Out: a [`Measurement`].
 //!
-//! The first steps are warm-up: their times are discarded, and in them every activation, as soon as it
-//! is made, is copied to the spill tier and back under the clock. Then come the measured steps; a
-//! node's time is the median of its runs. The clock is read just before and just after each kernel.
+//! The first steps are warm-up: their times are discarded, and in them every activation, as soon as
+//! it is made, is copied to the spill tier and back under the clock. Then come the measured steps;
+//! a node's time is the median of its runs. The clock is read just before and just after each
+//! kernel.
 
 use std::time::Instant;
 

@@ -1,7 +1,7 @@
 //! A profile: the numbers of one training step, node by node and activation by activation.
 //!
-//! Plain data, as it stands in the two CSV files. [`Profile::new`] puts it together from a graph with
-//! measured times; `files` writes and reads it.
+//! Plain data, as it stands in the two CSV files. [`Profile::new`] puts it together from a graph
+//! with measured times; `files` writes and reads it.
 
 use rekindle_graph::{Bytes, Graph, Micros, NodeId, Phase, Step, Timeline, with_frees};
 

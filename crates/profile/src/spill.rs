@@ -1,7 +1,7 @@
 //! Spill tiers: where bytes go that leave the arena, host memory or a file.
 //!
-//! In: the bytes of a storage, with the number of a slot. Out: the same bytes later. A slot holds what
-//! was stored in it last.
+//! In: the bytes of a storage, with the number of a slot. Out: the same bytes later. A slot holds
+//! what was stored in it last.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};

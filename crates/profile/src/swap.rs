@@ -1,8 +1,8 @@
 //! A step that fits in a limit because what is idle is swapped out: Algorithm A of μ-TWO.
 //!
-//! In: a program, its graph and a limit in bytes. Out: a [`Swapped`] program, in which tensors leave
-//! the arena (`offload`) and come back (`fetch`) as ordinary nodes, so that lifetimes, placement and
-//! predicted peak need no rule of their own.
+//! In: a program, its graph and a limit in bytes. Out: a [`Swapped`] program, in which tensors
+//! leave the arena (`offload`) and come back (`fetch`) as ordinary nodes, so that lifetimes,
+//! placement and predicted peak need no rule of their own.
 //!
 //! Method: one walk along the natural order. Every activation is offloaded right after its last
 //! forward use and fetched right before its first backward use. Where the limit is still exceeded,
@@ -10,8 +10,9 @@
 //! before that use. What has been offloaded once is still in its slot, so it leaves a second time
 //! without a copy.
 //!
-//! Invariant: at every node the persistent tensors, what the node needs and what else is resident are
-//! within the limit. Limits: the limit bounds live bytes; what fragmentation adds is not seen here.
+//! Invariant: at every node the persistent tensors, what the node needs and what else is resident
+//! are within the limit. Limits: the limit bounds live bytes; what fragmentation adds is not seen
+//! here.
 
 use std::collections::BTreeSet;
 
@@ -108,7 +109,8 @@ struct Walk<'a> {
     /// The program as it grows.
     program: Program,
     origins: Vec<Origin>,
-    /// The tensor that holds each storage, if it is resident; indexed by storage of the plain program.
+    /// The tensor that holds each storage, if it is resident; indexed by storage of the plain
+    /// program.
     place: Vec<Option<StorageId>>,
     /// Where each storage is in the spill tier, if it ever was; indexed like `place`.
     slots: Vec<Option<usize>>,
@@ -251,7 +253,8 @@ impl<'a> Walk<'a> {
         self.origins.push(origin);
     }
 
-    /// What nobody needs after `at` is gone; the frees themselves follow from the order of the nodes.
+    /// What nobody needs after `at` is gone; the frees themselves follow from the order of the
+    /// nodes.
     fn free_dead(&mut self, at: NodeId) {
         let node = self.graph.node(at);
         for &s in node.reads.iter().chain(&node.writes) {

@@ -1,8 +1,8 @@
 //! CSV tables with named columns: cells by name, errors with file, line and column.
 //!
-//! In: a file and the columns that a table of its kind has. Out: rows whose cells are read by column
-//! name, and the names of the columns that the file lacks. Columns may stand in any order, and columns
-//! of other names are ignored.
+//! In: a file and the columns that a table of its kind has. Out: rows whose cells are read by
+//! column name, and the names of the columns that the file lacks. Columns may stand in any order,
+//! and columns of other names are ignored.
 
 use std::path::Path;
 

@@ -241,8 +241,8 @@ fn what_may_run_once_or_reads_what_is_overwritten_cannot_be_made_again() {
 fn node_peaks_are_those_of_the_byte_timeline() {
     let graph = perceptron();
     let peaks = node_peaks(&graph);
-    // Sources take 132 bytes. At `shift` there are z and h too; at `fc1_dw` the loss, dw2, dh, dw1 and
-    // the scratch; the optimizer holds the loss and three gradients that go one by one.
+    // Sources take 132 bytes. At `shift` there are z and h too; at `fc1_dw` the loss, dw2, dh, dw1
+    // and the scratch; the optimizer holds the loss and three gradients that go one by one.
     let of = |name: &str| {
         let rank = graph.nodes().iter().position(|n| n.name == name);
         peaks[rank.expect("there is such a node")].get() - 132

@@ -86,7 +86,8 @@ pub(crate) fn runs(steps: &[rekindle_graph::Step], timeline: &Timeline) -> Vec<u
     runs.map(|(_, bytes)| bytes.get()).collect()
 }
 
-/// The bytes that `text` allows for `graph`: `3GiB`, `800MiB`, plain bytes, or `60%` of the plain peak.
+/// The bytes that `text` allows for `graph`: `3GiB`, `800MiB`, plain bytes, or `60%` of the plain
+/// peak.
 #[pyfunction]
 pub(crate) fn parse_budget(py: Python<'_>, text: &str, graph: &Graph) -> PyResult<u64> {
     match rekindle_graph::parse_budget(text) {

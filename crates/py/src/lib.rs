@@ -1,14 +1,17 @@
 //! Rekindle for Python: the module `rekindle._native`.
 //!
-//! In: graphs and plans as `remat.graph/1` and `remat.plan/1` text; nodes and storages are named by their index. Out: the same,
-//! checked. Each function is one call into the crate that does the work; nothing is decided here. Errors are the classes of
-//! `python/rekindle/errors.py`.
+//! In: graphs and plans as `remat.graph/1` and `remat.plan/1` text; nodes and storages are named by
+//! their index. Out: the same, checked. Each function is one call into the crate that does the
+//! work; nothing is decided here. Errors are the classes of `python/rekindle/errors.py`.
 //!
-//! While it plans, Python's lock is free: other threads run, Ctrl-C stops the planning (`watch.rs`).
+//! While it plans, Python's lock is free: other threads run, Ctrl-C stops the planning
+//! (`watch.rs`).
 //!
-//! Limits: the module knows nothing of PyTorch; `python/rekindle` brings graphs here and takes plans back.
+//! Limits: the module knows nothing of PyTorch; `python/rekindle` brings graphs here and takes
+//! plans back.
 
-// The signatures are Python's: keyword arguments with defaults, and values that are taken by the macro.
+// The signatures are Python's: keyword arguments with defaults, and values that are taken by the
+// macro.
 #![allow(clippy::too_many_arguments, clippy::needless_pass_by_value)]
 
 mod error;

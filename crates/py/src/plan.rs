@@ -29,7 +29,8 @@ impl From<Planned> for Plan {
 
 #[pymethods]
 impl Plan {
-    /// Reads `remat.plan/1`. Nothing is known of its bound and status, and `verify` judges the rest.
+    /// Reads `remat.plan/1`. Nothing is known of its bound and status, and `verify` judges the
+    /// rest.
     #[staticmethod]
     fn from_json(py: Python<'_>, text: &str) -> PyResult<Plan> {
         Ok(Plan {
@@ -160,8 +161,8 @@ impl Decision {
     }
 }
 
-/// Plans `graph` under `budget` bytes. `progress(done, total, best, lowest)` is called now and then; after `time_limit` seconds
-/// the best plan so far is taken.
+/// Plans `graph` under `budget` bytes. `progress(done, total, best, lowest)` is called now and
+/// then; after `time_limit` seconds the best plan so far is taken.
 #[pyfunction]
 #[pyo3(signature = (graph, budget, *, strategy = "search", effort = None, time_limit = None, progress = None))]
 pub(crate) fn plan(
@@ -222,7 +223,8 @@ fn options(py: Python<'_>, strategy: &str, effort: Option<u8>) -> PyResult<Optio
     Ok(Options { strategy, effort })
 }
 
-/// The plan as an ordinary graph: each recomputation is a node of its own, and nothing is written twice.
+/// The plan as an ordinary graph: each recomputation is a node of its own, and nothing is written
+/// twice.
 #[pyfunction]
 pub(crate) fn rewrite(py: Python<'_>, graph: &Graph, plan: &Plan) -> PyResult<Graph> {
     let rewritten = rekindle_rewrite::rewrite(&graph.graph, &plan.plan);

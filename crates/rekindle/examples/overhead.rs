@@ -1,10 +1,12 @@
-//! What recomputation costs: planned steps of several strategies against the plain step, taking turns.
+//! What recomputation costs: planned steps of several strategies against the plain step, taking
+//! turns.
 //!
-//! `overhead MODEL BATCH OPTIMIZER ROUNDS BUDGETS STRATEGIES`, lists with commas. A budget is `50%` of the plain step's
-//! arena, or `b32`: all of the plain step's arena at that batch size. The plain step is profiled once; every plan is made
-//! from that profile. In each round the plain step and the planned ones run once each, side by side in short turns; a first round is
-//! not counted.
-//! Prints CSV, a line for each budget and strategy. Fails if a peak is not the predicted one or a loss differs in a bit.
+//! `overhead MODEL BATCH OPTIMIZER ROUNDS BUDGETS STRATEGIES`, lists with commas. A budget is `50%`
+//! of the plain step's arena, or `b32`: all of the plain step's arena at that batch size. The plain
+//! step is profiled once; every plan is made from that profile. In each round the plain step and
+//! the planned ones run once each, side by side in short turns; a first round is not counted.
+//! Prints CSV, a line for each budget and strategy. Fails if a peak is not the predicted one or a
+//! loss differs in a bit.
 //!
 //! `cargo xtask bench compare` runs it for the reference models.
 
@@ -27,12 +29,12 @@ const HEADER: &str = "model,batch_size,share,budget_bytes,plain_peak_bytes,strat
 /// Of weights, data and dropout.
 const SEED: u64 = 0;
 
-/// A plan that is predicted to be slower than the first strategy's by more than this share of the step is not run: the prediction
-/// would have to be wrong by as much.
+/// A plan that is predicted to be slower than the first strategy's by more than this share of the
+/// step is not run: the prediction would have to be wrong by as much.
 const DOUBT: f64 = 0.1;
 
-/// Profiled steps, at least. The predictions are compared to the percent, and the median of three steps is further off than that on a machine
-/// whose speed drifts.
+/// Profiled steps, at least. The predictions are compared to the percent, and the median of three
+/// steps is further off than that on a machine whose speed drifts.
 const FEWEST_PROFILED: usize = 7;
 
 type Outcome<T> = Result<T, Box<dyn StdError>>;
@@ -152,8 +154,8 @@ impl Bench {
         })
     }
 
-    /// Measures all strategies at one budget. Where the first has no plan, all get the smallest that it knows; what was
-    /// measured at that budget before is in `known`, and measured once.
+    /// Measures all strategies at one budget. Where the first has no plan, all get the smallest
+    /// that it knows; what was measured at that budget before is in `known`, and measured once.
     fn budget(
         &self,
         word: &str,
@@ -214,7 +216,8 @@ impl Bench {
         format!("{},{batch},{share},{budget},{peak},{results}", self.name)
     }
 
-    /// The part of a line that belongs to a strategy; of one without a plan the smallest arena stands under the predicted peak.
+    /// The part of a line that belongs to a strategy; of one without a plan the smallest arena
+    /// stands under the predicted peak.
     fn results(&self, answer: &Answer, plain: &Run<'_>, run: Option<&Run<'_>>) -> String {
         let fitted = answer.fitted.as_ref();
         let cell = |value: Option<String>| value.unwrap_or_default();

@@ -17,7 +17,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             ..ModelOptions::default()
         },
     )?;
-    // The step as a graph with the time of every node. A graph may as well come from a file: `rekindle::graph::read_graph`.
+    // The step as a graph with the time of every node. A graph may as well come from a file:
+    // `rekindle::graph::read_graph`.
     let graph = profile_plain(&model, &FitOptions::default(), &mut |_| {})?;
     let plain = Timeline::natural(&graph).peak;
     let budget = Bytes(plain.get() * 7 / 10);

@@ -30,8 +30,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("  {:>12}  {}", peak.of(kind).to_string(), kind.name());
     }
 
-    // What takes the time is not: the step runs under the clock, node by node. Each activation is also copied out of the
-    // arena and back, to know what swapping it would cost.
+    // What takes the time is not: the step runs under the clock, node by node. Each activation is
+    // also copied out of the arena and back, to know what swapping it would cost.
     let mut engine = plain_engine(&model, &options, &mut |_| {})?;
     write_batch(&mut engine, &model, options.seed, 1)?;
     let measure_options = MeasureOptions::default();

@@ -25,7 +25,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let budget = Bytes(Timeline::natural(&graph).peak.get() * 7 / 10);
     let planned = plan(&graph, budget, &Options::default(), &mut NoWatch)?.plan;
 
-    // Rewrite: what is dropped is rebuilt by clones of the nodes that made it, just before it is needed.
+    // Rewrite: what is dropped is rebuilt by clones of the nodes that made it, just before it is
+    // needed.
     let rewritten = rewrite(&graph, &planned)?;
     let name = |node| &rewritten.graph.node(node).name;
     println!(

@@ -1,10 +1,10 @@
 //! Checkpoints: everything that the next step depends on, in a safetensors file.
 //!
 //! The file holds every persistent tensor (parameters, buffers, optimizer state) as the engine has
-//! it, under its name, and says which program, optimizer, seed and step it belongs to. A run may go on with
-//! another learning rate, which is part of no state; with another optimizer the state would mean something else. It is
-//! written tensor by tensor, beside its final place first and then moved over it: a run that is killed leaves the old
-//! checkpoint or the new one, and never half of one.
+//! it, under its name, and says which program, optimizer, seed and step it belongs to. A run may go
+//! on with another learning rate, which is part of no state; with another optimizer the state would
+//! mean something else. It is written tensor by tensor, beside its final place first and then moved
+//! over it: a run that is killed leaves the old checkpoint or the new one, and never half of one.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -73,7 +73,8 @@ fn optimizer(program: &Program) -> &'static str {
     updates.next().unwrap_or("no optimizer")
 }
 
-/// Refuses what [`Trainer::resume`](crate::Trainer::resume) would refuse, before anything is set up for it.
+/// Refuses what [`Trainer::resume`](crate::Trainer::resume) would refuse, before anything is set up
+/// for it.
 ///
 /// # Errors
 /// If the file cannot be read, or belongs to another model, size, optimizer or seed.
@@ -84,8 +85,8 @@ pub fn check_checkpoint(path: &Path, program: &Program, seed: u64) -> Result<(),
     Ok(())
 }
 
-/// Reads a checkpoint of this program, optimizer and seed into the engine, and gives the step after which it
-/// was written. Everything is checked before the first value is changed.
+/// Reads a checkpoint of this program, optimizer and seed into the engine, and gives the step after
+/// which it was written. Everything is checked before the first value is changed.
 pub(crate) fn load(path: &Path, engine: &mut Engine, seed: u64) -> Result<u64, Error> {
     let mut file = Opened::new(path)?;
     let step = file.step(engine.program(), seed)?;

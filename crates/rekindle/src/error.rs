@@ -97,7 +97,8 @@ pub enum Error {
     OtherRun { path: PathBuf, why: String },
 }
 
-/// What a plan would do for a plain step that does not fit, where `room` is what there is, if that is known.
+/// What a plan would do for a plain step that does not fit, where `room` is what there is, if that
+/// is known.
 fn planned_instead(how: &str, room: Option<Bytes>, smallest: Bytes) -> String {
     let known = format!(
         "the smallest arena known for it has {smallest} ({} bytes)",

@@ -3,8 +3,8 @@
 //! In: a model, a budget, [`FitOptions`]. Out: [`Fitted`], with what each stage gave.
 //!
 //! The budget bounds the *arena*: live bytes plus what fragmentation costs. The planner knows live
-//! bytes only; so if a plan's arena is larger than the budget, the planner is asked again for a peak
-//! that is lower by the excess.
+//! bytes only; so if a plan's arena is larger than the budget, the planner is asked again for a
+//! peak that is lower by the excess.
 //!
 //! Invariant: the schedule that runs has the order of the rewritten graph, and equals the plan that
 //! was verified, step by step. It is never replaced by another.
@@ -72,7 +72,8 @@ pub struct Fitted {
 /// fits after two or three rounds, or the strategy has nothing lower.
 const ROUNDS: usize = 8;
 
-/// The next plan lies a little differently in its arena: it gets less room by the excess and one part in this many of it.
+/// The next plan lies a little differently in its arena: it gets less room by the excess and one
+/// part in this many of it.
 const MARGIN: u64 = 4;
 
 /// The peak of the plain step, without running it.
@@ -222,7 +223,8 @@ impl Fitted {
         self.engine_watched(model, &mut |_| {})
     }
 
-    /// As [`Fitted::engine`], which takes seconds for a large arena: `watch` sees how it comes along.
+    /// As [`Fitted::engine`], which takes seconds for a large arena: `watch` sees how it comes
+    /// along.
     ///
     /// # Errors
     /// If the arena does not fit in the machine's memory.

@@ -26,16 +26,17 @@
 //! # }
 //! ```
 //!
-//! [`fit`] is the list of the stages: [`profile()`] the step, then plan, rewrite, verify and place it
-//! ([`fit_profiled`]). [`Trainer`] runs the result and keeps checkpoints, and [`check_numbers`]
-//! compares it with the plain step, bit by bit; [`side_by_side`] compares their times. [`max_batch`] asks the other way round: not what a step
-//! costs in a budget, but how large its batch can be.
+//! [`fit`] is the list of the stages: [`profile()`] the step, then plan, rewrite, verify and place
+//! it ([`fit_profiled`]). [`Trainer`] runs the result and keeps checkpoints, and [`check_numbers`]
+//! compares it with the plain step, bit by bit; [`side_by_side`] compares their times.
+//! [`max_batch`] asks the other way round: not what a step costs in a budget, but how large its
+//! batch can be.
 //!
 //! There is no fallback: the schedule that runs is the one that was verified, or there is an error.
 //!
-//! Each stage is a crate of its own, named here by its stage: [`graph`], [`program`], [`models`], [`engine`],
-//! [`mod@profile`], [`plan`], [`rewrite`], [`verify`]. The crate's examples show them one by one: `profile`, `plan`, `rewrite`
-//! and `train`.
+//! Each stage is a crate of its own, named here by its stage: [`graph`], [`program`], [`models`],
+//! [`engine`], [`mod@profile`], [`plan`], [`rewrite`], [`verify`]. The crate's examples show them
+//! one by one: `profile`, `plan`, `rewrite` and `train`.
 
 pub use rekindle_engine as engine;
 pub use rekindle_graph as graph;

@@ -1,21 +1,22 @@
 //! The largest batch that trains in a budget, plain and planned.
 //!
-//! In: how to build the model at a batch size, a budget, and how much more time a plan may take. Out:
-//! [`MaxBatch`]: the largest plain batch, the largest planned one with everything that [`fit_profiled`]
-//! gives for it, and why the next one was refused.
+//! In: how to build the model at a batch size, a budget, and how much more time a plan may take.
+//! Out: [`MaxBatch`]: the largest plain batch, the largest planned one with everything that
+//! [`fit_profiled`] gives for it, and why the next one was refused.
 //!
-//! Method. Peaks need no run: the plain step is placed at one batch size after the other. Times do, and
-//! a step at every size would take too long; so each node is measured at one small batch size, and its
-//! time at another is scaled by the ratio of its [`estimate`]s, which follow its operations and bytes.
-//! A batch size is accepted if its plan, made with those times, passed the checker, its arena is
-//! within the budget and its overhead within the limit. The size doubles until one is refused, then the
-//! interval is halved: first with little effort, to come near, then with the effort asked for, until the
-//! refused size is the next one (from 32 samples on, within a 32nd: nobody needs it closer).
+//! Method. Peaks need no run: the plain step is placed at one batch size after the other. Times do,
+//! and a step at every size would take too long; so each node is measured at one small batch size,
+//! and its time at another is scaled by the ratio of its [`estimate`]s, which follow its operations
+//! and bytes. A batch size is accepted if its plan, made with those times, passed the checker, its
+//! arena is within the budget and its overhead within the limit. The size doubles until one is
+//! refused, then the interval is halved: first with little effort, to come near, then with the
+//! effort asked for, until the refused size is the next one (from 32 samples on, within a 32nd:
+//! nobody needs it closer).
 //!
 //! Invariant: the accepted sizes were planned, verified and placed; the refused one was tried.
 //!
-//! Limits: memory and overhead are taken to grow with the batch, as they do for batches of samples; a
-//! larger size beyond a refused one is not looked for. Overheads are predictions.
+//! Limits: memory and overhead are taken to grow with the batch, as they do for batches of samples;
+//! a larger size beyond a refused one is not looked for. Overheads are predictions.
 
 use rekindle_engine::{Peak, lower};
 use rekindle_graph::{Bytes, Graph, Micros};
@@ -82,7 +83,8 @@ pub trait BatchWatch: Watch {
 
 /// The largest batch size that is tried: beyond it nobody trains.
 pub const LARGEST: usize = 1 << 20;
-/// By the estimate, a step at the measured size should take about this long: enough to measure, short to wait for.
+/// By the estimate, a step at the measured size should take about this long: enough to measure,
+/// short to wait for.
 const MEASURED_STEP: Micros = Micros(8e6);
 /// The search comes near with little effort: within this part of the batch size.
 const NEAR: usize = 16;
@@ -94,8 +96,8 @@ const EXACT: usize = usize::MAX;
 /// Finds the largest batch size of the model that `build` makes.
 ///
 /// # Errors
-/// [`Error::DoesNotFit`] if not even one sample trains in the budget, [`Error::TooSlow`] if it does but
-/// takes more time than allowed, and whatever `build` says.
+/// [`Error::DoesNotFit`] if not even one sample trains in the budget, [`Error::TooSlow`] if it does
+/// but takes more time than allowed, and whatever `build` says.
 pub fn max_batch(
     build: &dyn Fn(usize) -> Result<Model, ModelError>,
     options: &MaxBatchOptions,
@@ -140,7 +142,8 @@ pub fn max_batch(
 }
 
 /// The largest size that is accepted, given that `low` is (or is nothing), trying `first` and then
-/// going up in steps that double. Ends when the refused size is within `low / part` above, or next to it.
+/// going up in steps that double. Ends when the refused size is within `low / part` above, or next
+/// to it.
 fn largest(
     mut low: usize,
     first: usize,
@@ -170,7 +173,8 @@ fn largest(
     Ok(low)
 }
 
-/// The power of two, no larger than the plain step allows, whose step takes about [`MEASURED_STEP`].
+/// The power of two, no larger than the plain step allows, whose step takes about
+/// [`MEASURED_STEP`].
 fn measured_size(one: &Model, plain: usize, threads: usize) -> usize {
     let estimated = estimate(&lower(&one.program, threads));
     let time: Micros = estimated.nodes().iter().map(|n| n.time).sum();

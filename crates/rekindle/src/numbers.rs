@@ -1,6 +1,7 @@
 //! The same numbers: the planned step against the plain one, bit by bit.
 //!
-//! In: a model and a fitted step. Out: how many numbers were compared, and every tensor that differs.
+//! In: a model and a fitted step. Out: how many numbers were compared, and every tensor that
+//! differs.
 //!
 //! Four runs of the same steps on the same data. The plain step and the planned step, each exactly
 //! as it trains: losses, parameters, buffers and optimizer state are compared. Then both once more
@@ -60,8 +61,8 @@ pub fn check_numbers(
     check_numbers_from(model, fitted, steps, seed, &|_| Ok(()), &mut |_, _| {})
 }
 
-/// As [`check_numbers`], for runs that begin elsewhere: `start` prepares each of them, for instance with
-/// the weights of a file. `watch` is told how many steps of how many are over.
+/// As [`check_numbers`], for runs that begin elsewhere: `start` prepares each of them, for instance
+/// with the weights of a file. `watch` is told how many steps of how many are over.
 ///
 /// # Errors
 /// As [`check_numbers`], and whatever `start` says.

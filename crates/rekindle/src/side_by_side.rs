@@ -16,7 +16,8 @@ use rekindle_graph::{Bytes, NodeId};
 use crate::{Error, StepReport, Trainer};
 
 /// How long a step goes on before the next one's turn: short beside the seconds for which a machine
-/// is busy, long beside the few milliseconds at most in which a step's data come back to the caches.
+/// is busy, long beside the few milliseconds at most in which a step's data come back to the
+/// caches.
 const TURN: Duration = Duration::from_millis(50);
 
 /// Runs the next step of each trainer, all at the same time. The batches are in place already.

@@ -22,7 +22,8 @@ fn set_up(program: &Program) -> Engine {
     engine
 }
 
-/// A chain has more to drop than one op: here the tightest plan must run nodes again, and give the plain step's bits.
+/// A chain has more to drop than one op: here the tightest plan must run nodes again, and give the
+/// plain step's bits.
 #[test]
 fn a_chain_is_recomputed_and_gives_the_same_bits() {
     let mut b = Builder::new("chain");

@@ -172,7 +172,8 @@ fn a_budget_below_the_smallest_is_refused_and_the_named_one_works() {
     assert!(fit(smallest).expect("the named budget").predicted.arena <= smallest);
 }
 
-/// Each of the four runs begins as asked; one that begins elsewhere gives other numbers, which are found.
+/// Each of the four runs begins as asked; one that begins elsewhere gives other numbers, which are
+/// found.
 #[test]
 fn a_comparison_begins_where_it_is_told() {
     let model = model("transformer-tiny", 4, PLAIN_SGD);

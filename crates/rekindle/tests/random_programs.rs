@@ -1,4 +1,5 @@
-//! Random training steps of real ops, random budgets: the same bits, the predicted peak, no violation.
+//! Random training steps of real ops, random budgets: the same bits, the predicted peak, no
+//! violation.
 
 use rekindle::{Error, FitOptions, check_numbers, estimate, fit_profiled, plain_peak};
 use rekindle_engine::lower;

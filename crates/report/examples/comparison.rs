@@ -1,6 +1,7 @@
-//! Draws the tables that `cargo xtask bench compare` archives: `comparison FOLDER OUT BUDGETS` reads the CSV files of FOLDER and
-//! writes for each model `OUT/MODEL_peak_memory.svg` and `OUT/MODEL_latency.svg`, of the search at those budgets, separated by commas:
-//! one for each batch size.
+//! Draws the tables that `cargo xtask bench compare` archives: `comparison FOLDER OUT BUDGETS`
+//! reads the CSV files of FOLDER and writes for each model `OUT/MODEL_peak_memory.svg` and
+//! `OUT/MODEL_latency.svg`, of the search at those budgets, separated by commas: one for each batch
+//! size.
 
 use std::collections::BTreeMap;
 use std::error::Error;

@@ -1,4 +1,5 @@
-//! One picture of each kind, from made-up numbers: `cargo run -p rekindle-report --example gallery -- FOLDER`.
+//! One picture of each kind, from made-up numbers: `cargo run -p rekindle-report --example gallery
+//! -- FOLDER`.
 
 use std::path::Path;
 

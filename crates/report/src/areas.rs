@@ -1,6 +1,7 @@
 //! Areas on top of each other over common steps: a stacked timeline.
 //!
-//! A value holds from its step to the next, so that the outline has steps and the peak is as high as it is.
+//! A value holds from its step to the next, so that the outline has steps and the peak is as high
+//! as it is.
 
 use crate::frame::Frame;
 use crate::theme::series as colour;

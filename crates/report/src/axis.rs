@@ -1,7 +1,8 @@
 //! Axes: which unit the numbers are shown in, and where the ticks are.
 //!
-//! Data come in base units. The axis picks the multiple (KiB, MiB, … or µs, ms, …) in which the largest value is at
-//! least 1, and round ticks (1, 2, 2.5 or 5 times a power of ten) in that multiple.
+//! Data come in base units. The axis picks the multiple (KiB, MiB, … or µs, ms, …) in which the
+//! largest value is at least 1, and round ticks (1, 2, 2.5 or 5 times a power of ten) in that
+//! multiple.
 
 /// What the numbers of an axis are, in their base unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! A chart: its words, its data, and the marks that cross all data.
 //!
-//! The kinds of picture differ only in their body; the frame around it (title, legend, axes, limits and boundaries) is
-//! the same for all.
+//! The kinds of picture differ only in their body; the frame around it (title, legend, axes, limits
+//! and boundaries) is the same for all.
 
 use crate::areas::{self, Area};
 use crate::axis::Axis;
@@ -40,9 +40,11 @@ pub(crate) enum Body {
 pub enum Series {
     /// Side by side in each category: for instance peak memory per batch size, plain and planned.
     Bars(Vec<Bars>),
-    /// On top of each other, the first at the bottom: for instance what the peak is made of, per batch size.
+    /// On top of each other, the first at the bottom: for instance what the peak is made of, per
+    /// batch size.
     Stack(Vec<Bars>),
-    /// Across the categories, for instance latency per batch size. A point's x is the index of its category.
+    /// Across the categories, for instance latency per batch size. A point's x is the index of its
+    /// category.
     Lines(Vec<Line>),
 }
 
@@ -69,7 +71,8 @@ impl Chart {
         Chart::new(title, x, y, Body::Categories { categories, series })
     }
 
-    /// A thin column for each of many items in order: for instance the run time of every node against its rank.
+    /// A thin column for each of many items in order: for instance the run time of every node
+    /// against its rank.
     pub fn columns(title: impl Into<String>, x: Axis, y: Axis, groups: Vec<Columns>) -> Chart {
         Chart::new(title, x, y, Body::Columns(groups))
     }
@@ -105,7 +108,8 @@ impl Chart {
         self
     }
 
-    /// Draws a line across at `x`, where a phase begins. Has no meaning over categories, and is not drawn there.
+    /// Draws a line across at `x`, where a phase begins. Has no meaning over categories, and is not
+    /// drawn there.
     pub fn boundary(mut self, x: f64, label: impl Into<String>) -> Chart {
         self.boundaries.push(Mark {
             value: x,

@@ -19,7 +19,8 @@ pub(crate) struct Item {
 }
 
 impl Columns {
-    /// A group; each item is its place, its height, and the name that is shown when it is pointed at.
+    /// A group; each item is its place, its height, and the name that is shown when it is pointed
+    /// at.
     pub fn new(
         name: impl Into<String>,
         items: impl IntoIterator<Item = (f64, f64, impl Into<String>)>,

@@ -1,4 +1,5 @@
-//! The two charts of a comparison: peak memory and time of a step for each batch size, plain and planned.
+//! The two charts of a comparison: peak memory and time of a step for each batch size, plain and
+//! planned.
 
 use crate::{Axis, Bars, Chart, Line, Series, Unit};
 
@@ -15,12 +16,13 @@ pub struct Compared {
     pub plain_seconds: Option<f64>,
     /// Of the planned step.
     pub planned_seconds: Option<f64>,
-    /// The planned step's time above the plain one's, as a share of it. Where both took turns this is the median of the
-    /// rounds, and not quite what the two times give.
+    /// The planned step's time above the plain one's, as a share of it. Where both took turns this
+    /// is the median of the rounds, and not quite what the two times give.
     pub overhead: Option<f64>,
 }
 
-/// Peak memory as bars with the reduction in percent, and latency as lines with the overhead in percent.
+/// Peak memory as bars with the reduction in percent, and latency as lines with the overhead in
+/// percent.
 pub fn comparison(model: &str, rows: &[Compared]) -> [Chart; 2] {
     let batches = || rows.iter().map(|row| row.batch.to_string());
     let x = || Axis::new("batch size", Unit::Count);

@@ -1,7 +1,8 @@
 //! What is around the data: title, legend, axes with ticks and grid, limits and boundaries.
 //!
-//! [`Frame::new`] draws what lies behind the data, the body draws the data, and [`Frame::finish`] draws what lies before
-//! them. Labels that would run into each other are left out (ticks) or moved to another line (boundaries).
+//! [`Frame::new`] draws what lies behind the data, the body draws the data, and [`Frame::finish`]
+//! draws what lies before them. Labels that would run into each other are left out (ticks) or moved
+//! to another line (boundaries).
 
 use crate::axis::{Scale, Unit};
 use crate::chart::Chart;
@@ -98,7 +99,8 @@ impl<'a> Frame<'a> {
         self.chart.y.unit
     }
 
-    /// A linear x axis over the chart's span, with ticks; `inset` keeps the ends of the data off the plot's edge.
+    /// A linear x axis over the chart's span, with ticks; `inset` keeps the ends of the data off
+    /// the plot's edge.
     pub(crate) fn linear_x(&mut self, inset: f64) -> Scale {
         let range = [self.across[0] + inset, self.across[1] - inset];
         let span = self.chart.x_span().unwrap_or([0.0, 1.0]);
@@ -138,7 +140,8 @@ impl<'a> Frame<'a> {
         (starts, width)
     }
 
-    /// The labels at their places, without those that would touch the one before or leave the picture.
+    /// The labels at their places, without those that would touch the one before or leave the
+    /// picture.
     fn draw_x_labels(&mut self, places: &[(f64, &str)]) {
         let mut free_from = 0.0;
         for (at, label) in places {
@@ -162,8 +165,9 @@ impl<'a> Frame<'a> {
         self.svg.text([middle, HEIGHT - 16.0], &name, name_style);
     }
 
-    /// Lines where phases begin. A label stands right of its line, or left of it if the next line would run through it or the
-    /// picture ends; one that would touch the label before goes to the other of two rows.
+    /// Lines where phases begin. A label stands right of its line, or left of it if the next line
+    /// would run through it or the picture ends; one that would touch the label before goes to the
+    /// other of two rows.
     fn draw_boundaries(&mut self) {
         let boundaries = std::mem::take(&mut self.boundaries);
         let mut free_from = [0.0; 2];
@@ -255,7 +259,8 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Swatches and names in rows below the title, unless there is only one series; gives the lower end.
+/// Swatches and names in rows below the title, unless there is only one series; gives the lower
+/// end.
 fn draw_legend(svg: &mut Svg, names: &[&str]) -> f64 {
     let (mut x, mut y) = (LEFT, LEGEND_TOP);
     if names.len() < 2 {

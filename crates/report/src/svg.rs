@@ -1,7 +1,8 @@
 //! A writer of SVG: shapes and text as elements, with everything escaped.
 //!
-//! Coordinates are written with at most two decimals, so that the same chart is the same text on every machine. Colours are
-//! those of a light page; a style sheet replaces them where the reader prefers dark pages, also inside an `<img>`.
+//! Coordinates are written with at most two decimals, so that the same chart is the same text on
+//! every machine. Colours are those of a light page; a style sheet replaces them where the reader
+//! prefers dark pages, also inside an `<img>`.
 
 use std::fmt::Write as _;
 
@@ -31,7 +32,8 @@ pub(crate) struct Style {
     pub(crate) anchor: Anchor,
     /// What kind of text it is, for whoever styles or checks the picture.
     pub(crate) class: &'static str,
-    /// Whether it stands in front of data, and needs a rim of the background's colour to be read there.
+    /// Whether it stands in front of data, and needs a rim of the background's colour to be read
+    /// there.
     pub(crate) over_data: bool,
 }
 
@@ -182,7 +184,8 @@ impl Svg {
     }
 }
 
-/// Rules are stronger than the attributes of an element, so they need not name what has which colour.
+/// Rules are stronger than the attributes of an element, so they need not name what has which
+/// colour.
 fn dark_style() -> String {
     let mut style = String::from("<style>@media (prefers-color-scheme: dark) {\n");
     for (light, dark) in theme::ON_DARK {

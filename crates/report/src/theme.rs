@@ -35,7 +35,8 @@ pub(crate) const LIMIT: &str = "#c81e1e";
 /// The lines between phases.
 pub(crate) const BOUNDARY: &str = "#7b8794";
 
-/// What takes a colour's place where the reader's page is dark; the data keep theirs, which are seen on both.
+/// What takes a colour's place where the reader's page is dark; the data keep theirs, which are
+/// seen on both.
 pub(crate) const ON_DARK: [(&str, &str); 6] = [
     (BACKGROUND, "#0d1117"),
     (INK, "#e6ebf1"),
@@ -47,7 +48,8 @@ pub(crate) const ON_DARK: [(&str, &str); 6] = [
 
 /// How many colours there are.
 pub(crate) const SERIES_COUNT: usize = 8;
-/// One colour per series, told apart by people who see few colours as well (they differ in lightness).
+/// One colour per series, told apart by people who see few colours as well (they differ in
+/// lightness).
 const SERIES: [&str; SERIES_COUNT] = [
     "#2563eb", "#f28e2b", "#0f9d76", "#8b5cf6", "#8a94a3", "#3bb4d8", "#9a6b3f", "#d64550",
 ];
@@ -57,7 +59,8 @@ pub(crate) fn series(index: usize) -> &'static str {
     SERIES[index % SERIES.len()]
 }
 
-/// About how wide `text` is at `size`, on the large side, so that labels that are said not to overlap do not.
+/// About how wide `text` is at `size`, on the large side, so that labels that are said not to
+/// overlap do not.
 pub(crate) fn text_width(text: &str, size: f64) -> f64 {
     text.chars().map(glyph_width).sum::<f64>() * size
 }

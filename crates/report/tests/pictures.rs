@@ -302,7 +302,8 @@ fn the_same_data_give_the_same_bytes() {
     );
 }
 
-/// The colours that the picture's own rules put in the place of others where the reader's screen is dark.
+/// The colours that the picture's own rules put in the place of others where the reader's screen is
+/// dark.
 fn dark_rules(svg: &str) -> Vec<&str> {
     let (_, rules) = svg.split_once("prefers-color-scheme: dark").expect("rules");
     let (rules, _) = rules.split_once("</style>").expect("they end");

@@ -1,8 +1,8 @@
 //! The sub-graphs that rebuild what was dropped, as data that a person can read.
 //!
-//! Clones that follow each other without an ordinary node in between form a batch. What a batch makes
-//! and is read after it (or is an output) has been rebuilt; the clones of the batch that it is
-//! made from are its sub-graph, and what these read from before the batch are its sources.
+//! Clones that follow each other without an ordinary node in between form a batch. What a batch
+//! makes and is read after it (or is an output) has been rebuilt; the clones of the batch that it
+//! is made from are its sub-graph, and what these read from before the batch are its sources.
 
 use std::collections::BTreeSet;
 

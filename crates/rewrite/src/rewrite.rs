@@ -78,8 +78,8 @@ struct Walk<'g> {
 }
 
 impl<'g> Walk<'g> {
-    /// What no run makes is left out; the other storages keep their order, so if everything runs they
-    /// keep their ids too. Inputs come first.
+    /// What no run makes is left out; the other storages keep their order, so if everything runs
+    /// they keep their ids too. Inputs come first.
     fn new(graph: &'g Graph, runs: &[u32]) -> Self {
         let is_input = |id: NodeId| graph.node(id).phase == Phase::Input;
         let mut walk = Walk {

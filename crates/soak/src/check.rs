@@ -13,8 +13,8 @@ use crate::random_graph;
 
 /// Budgets for each strategy on each graph.
 const BUDGETS: usize = 3;
-/// In this percentage of cases the strategy works on after its first plan. More would spend the time
-/// on few graphs.
+/// In this percentage of cases the strategy works on after its first plan. More would spend the
+/// time on few graphs.
 const LONGER: usize = 5;
 /// In this percentage of cases the same question is asked twice.
 const TWICE: usize = 25;

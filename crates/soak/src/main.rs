@@ -1,7 +1,7 @@
 //! Runs the check on many seeds; `cargo xtask soak` calls it at full length.
 //!
-//! The seeds are shared out to one process per core, each of which is this program again; failures are printed as
-//! they are found, with their seed, and so is how far each process is.
+//! The seeds are shared out to one process per core, each of which is this program again; failures
+//! are printed as they are found, with their seed, and so is how far each process is.
 
 use std::process::{Child, Command, ExitCode, Stdio};
 

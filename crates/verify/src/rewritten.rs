@@ -1,13 +1,13 @@
 //! The check of a rewritten graph against the graph and the plan that it was made from.
 //!
-//! Method, by induction over the runs: the i-th run of the rewritten graph stands for the node of the
-//! plan's i-th run and is like it; each of its reads is a copy of what that node reads; a copy is
-//! written once, by a run that stands for the original's writer. So every copy holds what the original
-//! holds in the plain step, and every run computes what the plain step computes.
+//! Method, by induction over the runs: the i-th run of the rewritten graph stands for the node of
+//! the plan's i-th run and is like it; each of its reads is a copy of what that node reads; a copy
+//! is written once, by a run that stands for the original's writer. So every copy holds what the
+//! original holds in the plain step, and every run computes what the plain step computes.
 //!
-//! Roles say what outlives the step, so they decide what may be freed. The first copy of a storage has
-//! the original's role. A later copy has it too, unless that is persistent: then the first copy is still
-//! there, and the later one must go, as `other`.
+//! Roles say what outlives the step, so they decide what may be freed. The first copy of a storage
+//! has the original's role. A later copy has it too, unless that is persistent: then the first copy
+//! is still there, and the later one must go, as `other`.
 
 use rekindle_graph::{Bytes, Graph, Node, NodeId, Phase, Plan, Role, Step, Storage, StorageId};
 
@@ -268,7 +268,8 @@ fn difference(node: &Node, origin: &Node) -> Option<&'static str> {
     found.next().map(|(what, _)| what)
 }
 
-/// The peak of the graph's own order under an executor that frees after last use, and at once what has no use.
+/// The peak of the graph's own order under an executor that frees after last use, and at once what
+/// has no use.
 fn peak_freeing_after_last_use(graph: &Graph) -> Bytes {
     let size = |s: &StorageId| graph.storage(*s).bytes;
     let order = graph.natural_order();

@@ -433,7 +433,8 @@ fn every_violation_is_reported_at_once() {
     plan.steps.push(free(W));
     plan.steps.push(run(99));
     let found = verify(&graph(), &plan).expect_err("much is wrong");
-    // Over 30 bytes: relu 33, loss_back 32, relu_back 34, conv again 35, conv_back 43, sgd 27 is not.
+    // Over 30 bytes: relu 33, loss_back 32, relu_back 34, conv again 35, conv_back 43, sgd 27 is
+    // not.
     let over = |v: &&Violation| matches!(v, Violation::OverBudget { .. });
     assert_eq!(found.0.iter().filter(over).count(), 5);
     assert_eq!(found.0.len(), 5 + 3);

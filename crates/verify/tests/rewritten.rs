@@ -1,4 +1,5 @@
-//! A graph that was rewritten by hand passes; each kind of damage to what outlives the step is named.
+//! A graph that was rewritten by hand passes; each kind of damage to what outlives the step is
+//! named.
 
 use rekindle_graph::{
     Bytes, Effect, Graph, GraphParts, Micros, Node, NodeId, Phase, Plan, Role, Step, Storage,

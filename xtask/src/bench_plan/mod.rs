@@ -1,9 +1,11 @@
-//! `cargo xtask bench plan [CASE…]`: the planner against its peers, with the neutral judge replaying every plan.
+//! `cargo xtask bench plan [CASE…]`: the planner against its peers, with the neutral judge
+//! replaying every plan.
 //!
-//! In: the corpus and the judge in `../shared` beside the project; names of graphs, or `synthetic` or `mutwo`, or nothing
-//! for all. Out: a table on the terminal, verdicts, and an archive `bench/runs/DATE-plan/{README.md,raw.csv}`, in
-//! which the named cases replace those of an earlier run of the same day. Every plan is made by the command line tool, as
-//! a user would, on one core with the default effort. The task fails if a verdict does.
+//! In: the corpus and the judge in `../shared` beside the project; names of graphs, or `synthetic`
+//! or `mutwo`, or nothing for all. Out: a table on the terminal, verdicts, and an archive
+//! `bench/runs/DATE-plan/{README.md,raw.csv}`, in which the named cases replace those of an earlier
+//! run of the same day. Every plan is made by the command line tool, as a user would, on one core
+//! with the default effort. The task fails if a verdict does.
 
 mod cases;
 mod row;
@@ -170,8 +172,8 @@ impl Bench {
         Ok(self.judged(graph)?.1)
     }
 
-    /// Seconds until there is a plan at effort 0, the least of a few runs, since other work on the machine only ever
-    /// adds to them; nothing if effort 0 finds none. The judge replays the plan.
+    /// Seconds until there is a plan at effort 0, the least of a few runs, since other work on the
+    /// machine only ever adds to them; nothing if effort 0 finds none. The judge replays the plan.
     fn first_plan(&self, graph: &Path, budget: &str) -> Result<Option<f64>> {
         let words = ["--budget", budget, "--effort", "0"];
         let mut least = f64::INFINITY;

@@ -130,7 +130,8 @@ impl Row {
         }))
     }
 
-    /// Not above its peer, as far as the peer's digits say; where the peer has nothing, a plan or a proof.
+    /// Not above its peer, as far as the peer's digits say; where the peer has nothing, a plan or a
+    /// proof.
     pub(crate) fn holds(&self) -> bool {
         match (self.case.peer, self.overhead) {
             (Some(peer), Some(overhead)) => overhead < peer + self.case.rounding,
@@ -145,7 +146,8 @@ impl Row {
         self.holds() && self.overhead.zip(self.case.peer).is_some_and(above)
     }
 
-    /// Whether the peer's figure is below the bound: then it was rounded down, and no plan reaches it.
+    /// Whether the peer's figure is below the bound: then it was rounded down, and no plan reaches
+    /// it.
     pub(crate) fn peer_is_out_of_reach(&self) -> bool {
         self.case.peer.is_some_and(|peer| self.bound > peer)
     }

@@ -1,5 +1,5 @@
-//! A training step of any size, to see how planning grows: a residual network of convolution, normalisation and
-//! activation, and its backward pass.
+//! A training step of any size, to see how planning grows: a residual network of convolution,
+//! normalisation and activation, and its backward pass.
 
 use std::fmt::Write as _;
 

@@ -16,7 +16,8 @@ const LOWER: f64 = 0.10;
 /// The largest gap at half of the peak, in percent of the step's time.
 const MOST_GAP: f64 = 5.0;
 
-/// Each claim about `rows`, and whether it holds. A claim about a table that has no rows is left out.
+/// Each claim about `rows`, and whether it holds. A claim about a table that has no rows is left
+/// out.
 pub(crate) fn verdicts(rows: &[Row]) -> Vec<(bool, String)> {
     let of =
         |table: Table| -> Vec<&Row> { rows.iter().filter(|r| r.case.table == table).collect() };
@@ -97,7 +98,8 @@ fn lower_on_average(rows: &[&Row]) -> Option<(bool, String)> {
     (!ratios.is_empty()).then_some((mean <= 1.0 - LOWER, text))
 }
 
-/// Holds if the first plan is in time wherever there is a plan; budgets at which it takes longer are named.
+/// Holds if the first plan is in time wherever there is a plan; budgets at which it takes longer
+/// are named.
 fn first_plans(rows: &[&Row]) -> (bool, String) {
     let planned: Vec<&&Row> = rows.iter().filter(|r| r.outcome == Outcome::Plan).collect();
     let in_time = |row: &Row| row.first.is_some_and(|s| s <= FIRST_SECONDS);

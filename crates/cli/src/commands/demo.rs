@@ -1,7 +1,8 @@
-//! `rekindle demo`: the whole way from a model to a step in little memory, on two models at two batch sizes each, with a
-//! report at the end.
+//! `rekindle demo`: the whole way from a model to a step in little memory, on two models at two
+//! batch sizes each, with a report at the end.
 //!
-//! Everything that it shows is written to the folder as the other verbs would write it, so that each can go on from there.
+//! Everything that it shows is written to the folder as the other verbs would write it, so that
+//! each can go on from there.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -56,8 +57,9 @@ struct Example {
     budget_percent: u64,
 }
 
-/// Small enough for two cores and a few minutes, large enough that activations are most of what can be saved. BERT's
-/// embedding and its gradient stay whatever the plan, so its budget is the larger one.
+/// Small enough for two cores and a few minutes, large enough that activations are most of what can
+/// be saved. BERT's embedding and its gradient stay whatever the plan, so its budget is the larger
+/// one.
 const EXAMPLES: [Example; 2] = [
     Example {
         title: "ResNet-152, images of 224 × 224",

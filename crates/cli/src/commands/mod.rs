@@ -71,7 +71,8 @@ pub(crate) struct Planning {
     /// Which algorithm decides [default: search]
     #[arg(long, value_parser = ["search", "mutwo", "sqrt", "blocks"])]
     strategy: Option<String>,
-    /// How much work to spend, 0 (the first plan) to 10; each level is twice the one below [default: 5]
+    /// How much work to spend, 0 (the first plan) to 10; each level is twice the one below
+    /// [default: 5]
     #[arg(long, value_parser = clap::value_parser!(u8).range(0..=10))]
     effort: Option<u8>,
     /// Stop after this many seconds with the best plan so far

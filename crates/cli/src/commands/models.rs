@@ -5,7 +5,8 @@ use rekindle_models::{ModelOptions, build, names};
 use rekindle_profile::Analysis;
 use serde_json::json;
 
-/// List the models with their parameters and the activations that a sample leaves for the backward pass
+/// List the models with their parameters and the activations that a sample leaves for the backward
+/// pass
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -1,8 +1,9 @@
 //! The plain step and the planned one, measured side by side.
 //!
-//! Their steps run in short turns, so that whatever else happens on the machine happens to both. The
-//! first step of each is warm-up; of the others the median counts, and of the overhead the median of
-//! the steps' ratios. If both do not fit in memory at the same time they run one after the other.
+//! Their steps run in short turns, so that whatever else happens on the machine happens to both.
+//! The first step of each is warm-up; of the others the median counts, and of the overhead the
+//! median of the steps' ratios. If both do not fit in memory at the same time they run one after
+//! the other.
 
 use std::cmp::Ordering;
 use std::time::Duration;
@@ -159,8 +160,8 @@ fn median<T: PartialOrd + Copy + Default>(mut values: Vec<T>) -> T {
 }
 
 impl Pair {
-    /// The measured time above the plain step's, as a share of it. Where both took turns a machine that
-    /// is slower for a while is so for both, so the steps are compared in pairs.
+    /// The measured time above the plain step's, as a share of it. Where both took turns a machine
+    /// that is slower for a while is so for both, so the steps are compared in pairs.
     pub(crate) fn overhead(&self) -> Option<f64> {
         let plain = self.plain.as_ref().ok()?;
         let ratio =

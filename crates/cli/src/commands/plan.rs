@@ -58,7 +58,8 @@ pub(crate) struct Profile {
     /// The activation table
     #[arg(long, value_name = "FILE.csv", requires = "node_stats")]
     pub(crate) activation_stats: Option<PathBuf>,
-    /// Swap out where that is cheaper than recomputing (a cost model: needs swap times in the table)
+    /// Swap out where that is cheaper than recomputing (a cost model: needs swap times in the
+    /// table)
     #[arg(long, requires = "node_stats")]
     pub(crate) swap: bool,
 }

@@ -94,9 +94,9 @@ fn check_ranks(file: &Path, nodes: &[NodeStats]) -> Result<(), ProfileError> {
     Ok(())
 }
 
-/// The profile as the planner takes it, and which row of the file each of its activations is. Ranks have
-/// been checked. An activation that the backward pass does not use, or that cannot be made again, is kept
-/// anyway.
+/// The profile as the planner takes it, and which row of the file each of its activations is. Ranks
+/// have been checked. An activation that the backward pass does not use, or that cannot be made
+/// again, is kept anyway.
 fn activation_level(
     nodes: &[NodeStats],
     activations: &[ActivationStats],

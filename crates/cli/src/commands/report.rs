@@ -1,7 +1,8 @@
 //! `rekindle report`: what the commands wrote to a folder, as one HTML file.
 //!
-//! In: a folder with graphs, plans, frontiers, profiles and comparisons, as the other verbs write them. Out: one page, and
-//! a line for each thing that would have been shown had it been there. Nothing is measured here.
+//! In: a folder with graphs, plans, frontiers, profiles and comparisons, as the other verbs write
+//! them. Out: one page, and a line for each thing that would have been shown had it been there.
+//! Nothing is measured here.
 
 mod flag;
 mod folder;

@@ -32,8 +32,8 @@ pub(crate) struct Arguments {
     /// Samples in a batch
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = parse_count)]
     batch_size: usize,
-    /// What the whole step may use: 3GiB, 800MiB, plain bytes, or 60% of the plain step's peak; without
-    /// one, the plain step runs
+    /// What the whole step may use: 3GiB, 800MiB, plain bytes, or 60% of the plain step's peak;
+    /// without one, the plain step runs
     #[arg(long, value_parser = parse_budget, allow_hyphen_values = true)]
     budget: Option<Budget>,
     /// Do not plan: run the plain step, or refuse if it does not fit in the budget

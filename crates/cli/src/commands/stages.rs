@@ -95,7 +95,8 @@ pub(crate) fn fit(
     })
 }
 
-/// Compares every number of the planned step with the plain one's; `start` prepares each of the runs.
+/// Compares every number of the planned step with the plain one's; `start` prepares each of the
+/// runs.
 pub(crate) fn check_numbers(
     model: &Model,
     fitted: &Fitted,
@@ -107,7 +108,8 @@ pub(crate) fn check_numbers(
     check_numbers_from(model, fitted, steps, fitted.seed, start, &mut watch)
 }
 
-/// The plan as the user asked for it: the planner may have been given less room, for what fragmentation costs.
+/// The plan as the user asked for it: the planner may have been given less room, for what
+/// fragmentation costs.
 pub(crate) fn plan_of(fitted: &Fitted) -> Plan {
     Plan {
         budget: fitted.budget,

@@ -27,7 +27,8 @@ impl Folder {
         Folder(path)
     }
 
-    /// Runs `rekindle` with `arguments`, separated by blanks. `@name` stands for a file of the corpus.
+    /// Runs `rekindle` with `arguments`, separated by blanks. `@name` stands for a file of the
+    /// corpus.
     pub(crate) fn rekindle(&self, arguments: &str) -> Ran {
         Ran::of(&mut self.command(arguments))
     }

@@ -113,7 +113,8 @@ vectorised! {
     }
 }
 
-/// What the tanh-GELU multiplies `x` with, `s = (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2`, and `s (1 - s)`.
+/// What the tanh-GELU multiplies `x` with, `s = (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2`, and `s
+/// (1 - s)`.
 #[inline(always)]
 fn tanh_weight<A: Arithmetic>(x: f32) -> (f32, f32) {
     logistic::<A>(TANH_SCALE * x * A::mul_add(TANH_CUBIC * x, x, 1.0))

@@ -101,7 +101,8 @@ vectorised! {
 }
 
 vectorised! {
-    /// Joins the tasks' moments of up to [`JOINED`] channels; `partials` starts at the first of them.
+    /// Joins the tasks' moments of up to [`JOINED`] channels; `partials` starts at the first of
+    /// them.
     fn join_moments<A>(
         dims: &BatchNorm, partials: &[f32], mean: &mut [f32], variance: &mut [f32],
     ) {

@@ -1,9 +1,9 @@
 //! Batch normalisation in training mode, backward, with the ReLU and the residual of its tail.
 //!
-//! Two passes. The first takes `g`, the gradient behind the tail's mask, and sums `g` and
-//! `g · (x - mean)` per channel; for [`Tail::AddRelu`] it also writes `g`, which is the gradient of the
-//! residual. The second computes `dx = scale · (g - Σg / n - (x - mean) · Σ g (x - mean) / (n (var + eps)))`.
-//! For [`Tail::Relu`] both recompute the mask from `x`, so nothing but `x` need be kept.
+//! Two passes. The first takes `g`, the gradient behind the tail's mask, and sums `g` and `g · (x -
+//! mean)` per channel; for [`Tail::AddRelu`] it also writes `g`, which is the gradient of the
+//! residual. The second computes `dx = scale · (g - Σg / n - (x - mean) · Σ g (x - mean) / (n (var
+//! + eps)))`. For [`Tail::Relu`] both recompute the mask from `x`, so nothing but `x` need be kept.
 
 use super::batch_norm::{normalised, scales};
 use super::columns::{self, CHUNK, Terms, sum_terms};
@@ -49,8 +49,8 @@ pub fn batch_norm_dx_scratch(dims: &BatchNorm) -> usize {
     (columns::tasks(dims.rows) * 2 + 3) * dims.channels
 }
 
-/// `batch_norm_dx`: `x, stats, gamma [, beta if Relu] [, y if AddRelu], dy [, dy2] → dx, dgamma, dbeta
-/// [, dresidual if AddRelu]`.
+/// `batch_norm_dx`: `x, stats, gamma [, beta if Relu] [, y if AddRelu], dy [, dy2] → dx, dgamma,
+/// dbeta [, dresidual if AddRelu]`.
 pub fn batch_norm_dx(
     dims: &BatchNorm,
     reads: &BatchNormDxReads,

@@ -2,9 +2,10 @@
 //!
 //! Rows are cut into at most [`TASKS`] tasks; each leaves its partial sums in scratch, and these
 //! are added in `f64` in the order of the tasks. Within a task, [`BLOCK`] rows at a time are added
-//! in `f32` and the blocks in `f64`: so the rounding error is that of `BLOCK` additions, however many
-//! rows there are. A task goes through up to [`CHUNK`] columns of its rows at a time: the sums of a
-//! chunk stay in the first-level cache, and each row is read in runs that the hardware prefetches.
+//! in `f32` and the blocks in `f64`: so the rounding error is that of `BLOCK` additions, however
+//! many rows there are. A task goes through up to [`CHUNK`] columns of its rows at a time: the sums
+//! of a chunk stay in the first-level cache, and each row is read in runs that the hardware
+//! prefetches.
 
 use super::lanes::vectorised;
 use crate::Threads;

@@ -1,17 +1,18 @@
 //! Convolution and the gradient of its image, as products of indirect rows.
 //!
-//! `conv`: row `(n, oh, ow)` of `y` is the sum over the taps `(ky, kx)` of row
-//! `(n, oh · stride + ky - padding, …)` of `x` times the tap's matrix of weights. Nothing is unfolded:
-//! the product finds each row through a pointer, and a tap outside the image finds a row of zeros.
+//! `conv`: row `(n, oh, ow)` of `y` is the sum over the taps `(ky, kx)` of row `(n, oh · stride +
+//! ky - padding, …)` of `x` times the tap's matrix of weights. Nothing is unfolded: the product
+//! finds each row through a pointer, and a tap outside the image finds a row of zeros.
 //!
-//! `conv_dx` is the same the other way round. With a stride, the rows of `dx` fall into classes by their
-//! position modulo the stride; each class meets its own taps and no others, so that nothing is
-//! multiplied by a zero that the stride put there.
+//! `conv_dx` is the same the other way round. With a stride, the rows of `dx` fall into classes by
+//! their position modulo the stride; each class meets its own taps and no others, so that nothing
+//! is multiplied by a zero that the stride put there.
 //!
-//! Windows of 3 × 3 and stride 1 over enough pixels and channels go to [`super::conv_winograd`] instead.
+//! Windows of 3 × 3 and stride 1 over enough pixels and channels go to [`super::conv_winograd`]
+//! instead.
 //!
-//! An image of few channels (the first layer) would make for very short segments. There, a segment is a
-//! whole row of the window, which is contiguous in an image that was padded first.
+//! An image of few channels (the first layer) would make for very short segments. There, a segment
+//! is a whole row of the window, which is contiguous in an image that was padded first.
 
 use std::ops::Range;
 
@@ -78,7 +79,8 @@ impl Taps<'_> {
     }
 }
 
-// SAFETY: `left` finds slices of the image or of zeros; each pixel of the grid has a place of its own.
+// SAFETY: `left` finds slices of the image or of zeros; each pixel of the grid has a place of its
+// own.
 unsafe impl Layout for Taps<'_> {
     fn left(
         &self,
@@ -287,7 +289,8 @@ fn pad(dims: &Conv, x: &[f32], n: usize, image: &mut [f32], threads: &Threads) {
     });
 }
 
-/// A class of pixels of `dx` along one axis: those whose padded position is `phase` modulo the stride.
+/// A class of pixels of `dx` along one axis: those whose padded position is `phase` modulo the
+/// stride.
 struct Class {
     /// The first pixel, and how many there are.
     first: usize,

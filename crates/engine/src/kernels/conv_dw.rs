@@ -1,16 +1,16 @@
 //! The gradient of a convolution's weights.
 //!
-//! `dw[ky, kx, c, o] = Σ x[pixel under the tap, c] · dy[pixel, o]` over all pixels of `y`. A part of the
-//! pixels (whole rows of the images) is packed at a time: `x` once for all taps, as panels of
-//! [`TILE_ROWS`] channels over a padded grid, and `dy` as panels of [`TILE_COLS`] channels. Under a tap,
-//! the pixels of a row of `y` are then equally spaced in the panel of `x`, so that each row of the image
-//! is a segment of the register tile, and taps differ by an offset alone.
+//! `dw[ky, kx, c, o] = Σ x[pixel under the tap, c] · dy[pixel, o]` over all pixels of `y`. A part
+//! of the pixels (whole rows of the images) is packed at a time: `x` once for all taps, as panels
+//! of [`TILE_ROWS`] channels over a padded grid, and `dy` as panels of [`TILE_COLS`] channels.
+//! Under a tap, the pixels of a row of `y` are then equally spaced in the panel of `x`, so that
+//! each row of the image is a segment of the register tile, and taps differ by an offset alone.
 //!
 //! Tasks are tiles of `dw`, so no sum is split among threads: the parts, and blocks of rows within
 //! them, are added in order. Both follow from the shape alone.
 //!
-//! With a window of one pixel only the pixels that it meets are packed, whatever the stride. With few
-//! channels (the first layer) a row of the window is packed as if it were one pixel.
+//! With a window of one pixel only the pixels that it meets are packed, whatever the stride. With
+//! few channels (the first layer) a row of the window is packed as if it were one pixel.
 
 use std::ops::Range;
 
@@ -20,8 +20,8 @@ use super::conv::is_narrow;
 use super::gemm_tile::{Left, Simd, TILE_COLS, TILE_ROWS, Tile};
 use crate::{SharedMut, Threads};
 
-/// Pixels of a block, about: the panel of `dy` (16 KiB) stays in the first-level cache while the panels
-/// of `x` and the taps pass by.
+/// Pixels of a block, about: the panel of `dy` (16 KiB) stays in the first-level cache while the
+/// panels of `x` and the taps pass by.
 const BLOCK_PIXELS: usize = 256;
 /// Floats that are packed at a time, at most (2 MiB), unless a single row of the image needs more.
 const PACK: usize = 1 << 19;
@@ -201,7 +201,8 @@ impl Part<'_> {
         self.packed_row(self.rows.end - 1) + self.cut.taps[0]
     }
 
-    /// The image, and the row of `x` within it, that a packed row holds; outside the image if padding.
+    /// The image, and the row of `x` within it, that a packed row holds; outside the image if
+    /// padding.
     fn source_row(&self, packed: usize) -> (usize, usize) {
         let (cut, window) = (self.cut, &self.cut.dims.window);
         let height = cut.out[0];
@@ -223,7 +224,8 @@ impl Part<'_> {
         )
     }
 
-    /// Packs the part of `x` as `[panel][row][pixel][TILE_ROWS]`, of `dy` as `[panel][pixel][TILE_COLS]`.
+    /// Packs the part of `x` as `[panel][row][pixel][TILE_ROWS]`, of `dy` as
+    /// `[panel][pixel][TILE_COLS]`.
     fn pack(
         &self,
         x: &[f32],
@@ -243,7 +245,8 @@ impl Part<'_> {
         });
     }
 
-    /// Packs one row of `dy`, in all panels. Pixel by pixel, because that is how they lie in memory.
+    /// Packs one row of `dy`, in all panels. Pixel by pixel, because that is how they lie in
+    /// memory.
     fn pack_dy_row(&self, dy: &[f32], row: usize, panels: &SharedMut<f32>) {
         let cut = self.cut;
         let (width, pitch) = (cut.out[1], cut.dims.out_channels);

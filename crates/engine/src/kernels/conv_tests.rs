@@ -33,7 +33,8 @@ fn dims(
     }
 }
 
-/// Runs `kernel` into `len` poisoned floats with `scratch` poisoned floats in every way, and compares.
+/// Runs `kernel` into `len` poisoned floats with `scratch` poisoned floats in every way, and
+/// compares.
 #[track_caller]
 fn compare(
     what: &str,

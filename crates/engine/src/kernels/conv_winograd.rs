@@ -1,5 +1,5 @@
-//! Winograd's F(2 × 2, 3 × 3): windows of 3 × 3 pixels and stride 1 with 16 multiplications per 2 × 2 pixels
-//! of the result and pair of channels, where the plain sum takes 36.
+//! Winograd's F(2 × 2, 3 × 3): windows of 3 × 3 pixels and stride 1 with 16 multiplications per 2 ×
+//! 2 pixels of the result and pair of channels, where the plain sum takes 36.
 //!
 //! With `d` a patch of 4 × 4 pixels of the image and `g` the 3 × 3 weights, the 2 × 2 pixels are
 //! `Aᵀ [(G g Gᵀ) ⊙ (Bᵀ d B)] A` (Lavin and Gray, 2016), where
@@ -11,13 +11,13 @@
 //!      0  1  0 -1        0    0    1
 //! ```
 //!
-//! Over channels, each of the 16 points of `⊙` is a matrix product: `[patches, ci] · [ci, co]`. The weights
-//! are transformed into packed panels first, as many columns as fit; then each task transforms a few
-//! patches, multiplies, and transforms back. The gradient of the image is the same, with the weights
-//! turned around.
+//! Over channels, each of the 16 points of `⊙` is a matrix product: `[patches, ci] · [ci, co]`. The
+//! weights are transformed into packed panels first, as many columns as fit; then each task
+//! transforms a few patches, multiplies, and transforms back. The gradient of the image is the
+//! same, with the weights turned around.
 //!
-//! The factors of `G` are exact and the sums short, so rounding errors are of the size of the plain sum's
-//! (larger tiles would save more and round worse). Channels must come in full vectors.
+//! The factors of `G` are exact and the sums short, so rounding errors are of the size of the plain
+//! sum's (larger tiles would save more and round worse). Channels must come in full vectors.
 
 use rekindle_program::op::Conv;
 
@@ -33,11 +33,12 @@ const PATCHES: usize = 4 * TILE_ROWS;
 const PACK: usize = 1 << 20;
 /// Summed channels of a block, so that a panel (16 KiB) stays in the first-level cache.
 const BLOCK_DEPTH: usize = 256;
-/// Patches below which transforming the weights is reckoned to cost what is saved: each weight is read and
-/// 16/9 floats written for it, against that many patches times 20 multiplications saved per 4 pixels.
+/// Patches below which transforming the weights is reckoned to cost what is saved: each weight is
+/// read and 16/9 floats written for it, against that many patches times 20 multiplications saved
+/// per 4 pixels.
 const FEWEST_PATCHES: usize = 128;
-/// Channels below which the products are reckoned too thin to win: a register tile's sums would be shorter
-/// than what it costs to store them.
+/// Channels below which the products are reckoned too thin to win: a register tile's sums would be
+/// shorter than what it costs to store them.
 const FEWEST_CHANNELS: usize = 32;
 /// Channels, at most; the length of a pixel of zeros.
 const MOST_CHANNELS: usize = 2048;

@@ -3,8 +3,8 @@
 //! The mask is a pure function of (seed, step, site, element): it costs no memory, and it is the
 //! same in the backward and in a recomputation. It has two levels. Philox 4×32-10 (Salmon et al.,
 //! "Parallel random numbers: as easy as 1, 2, 3", 2011), keyed by the seed and counting (block,
-//! site, step), gives each block of [`BLOCK`] elements keys of its own: no two blocks of a run share
-//! a counter. Within a block, an element's number goes through two rounds of multiply and
+//! site, step), gives each block of [`BLOCK`] elements keys of its own: no two blocks of a run
+//! share a counter. Within a block, an element's number goes through two rounds of multiply and
 //! xor-shift with those keys in between, which is a handful of vector instructions.
 
 use super::lanes::vectorised;

@@ -1,10 +1,10 @@
 //! Blocked matrix products over the register tile.
 //!
 //! A [`Product`] is `c[row] = alpha · Σ_s left(s, row) · right_s (+ bias)`, where the summed axis
-//! consists of segments `s` of equal depth. A plain product has one segment; a convolution has one per
-//! tap of its window, and its [`Layout`] finds the image row under that tap. The right operand is
-//! packed into panels, a bounded part at a time; then tasks of a few rows and columns each run over
-//! the packed part.
+//! consists of segments `s` of equal depth. A plain product has one segment; a convolution has one
+//! per tap of its window, and its [`Layout`] finds the image row under that tap. The right operand
+//! is packed into panels, a bounded part at a time; then tasks of a few rows and columns each run
+//! over the packed part.
 //!
 //! The summed axis is cut into blocks by shape alone and each block's sum is added to the result in
 //! order. How rows and columns are shared out has no influence on any sum.
@@ -15,19 +15,19 @@ use super::gemm_pack::{View, pack_columns, pack_panel, pack_panel_transposed};
 use super::gemm_tile::{Left, Simd, TILE_COLS, TILE_ROWS, Tile};
 use crate::{SharedMut, Threads};
 
-/// Summed indices of a block, at most: a packed panel of this depth (24 KiB) stays in the first-level
-/// cache while the rows of a task pass by. 384 was up to 5 % faster than 256.
+/// Summed indices of a block, at most: a packed panel of this depth (24 KiB) stays in the
+/// first-level cache while the rows of a task pass by. 384 was up to 5 % faster than 256.
 const BLOCK_DEPTH: usize = 384;
 /// Segments of a block, at most; bounds the pointer table.
 const BLOCK_SEGMENTS: usize = 9;
 /// Rows of a task, at most: with a block's depth, 144 KiB of the left operand, a fraction of the
 /// second-level cache.
 const TASK_ROWS: usize = 16 * TILE_ROWS;
-/// Floats of packed panels up to which they stay in the second-level cache (400 KiB of 512), so that a
-/// task may go along its rows, which writes the result in order; that was up to 10 % faster.
+/// Floats of packed panels up to which they stay in the second-level cache (400 KiB of 512), so
+/// that a task may go along its rows, which writes the result in order; that was up to 10 % faster.
 const RESIDENT: usize = 100 << 10;
-/// Tasks below which columns are shared out as well as rows: enough that two threads end within a few
-/// percent of each other.
+/// Tasks below which columns are shared out as well as rows: enough that two threads end within a
+/// few percent of each other.
 const TASKS: usize = 32;
 /// The same for a transposed left operand, whose rows every task packs for itself.
 const PACKING_TASKS: usize = 8;
@@ -44,8 +44,8 @@ pub(super) static ZEROS: [f32; BLOCK_DEPTH] = [0.0; BLOCK_DEPTH];
 /// Where the operands of a product lie.
 ///
 /// # Safety
-/// What `left` finds is readable as long as the layout is borrowed, and no two rows that `result` finds
-/// overlap.
+/// What `left` finds is readable as long as the layout is borrowed, and no two rows that `result`
+/// finds overlap.
 pub(super) unsafe trait Layout: Sync {
     /// Sets `starts[i]` to the elements `depth` of row `rows.start + i` in `segment`. At most
     /// [`ZEROS`]' length is asked for at once.
@@ -201,8 +201,8 @@ impl Shape {
     }
 }
 
-/// Floats of scratch that [`multiply`] needs for a product of this shape. No threads are one thread, as
-/// in [`Threads::new`].
+/// Floats of scratch that [`multiply`] needs for a product of this shape. No threads are one
+/// thread, as in [`Threads::new`].
 pub(super) fn multiply_scratch(
     shape: &Shape,
     transposed_left: bool,
@@ -220,8 +220,8 @@ pub(super) fn multiply_scratch(
     shape.right_len(limit) + left
 }
 
-/// Computes `product` into `result`, packing up to `limit` floats of the right operand at a time. The
-/// rows of the result must not be in use elsewhere.
+/// Computes `product` into `result`, packing up to `limit` floats of the right operand at a time.
+/// The rows of the result must not be in use elsewhere.
 pub(super) fn multiply(
     product: &Product,
     result: &SharedMut<f32>,

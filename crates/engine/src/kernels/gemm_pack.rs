@@ -11,8 +11,8 @@ pub(super) struct View<'a> {
     pub(super) cols: usize,
 }
 
-/// Packs up to [`TILE_COLS`] columns into `panel`, [`TILE_COLS`] floats per row; missing columns are
-/// zeros.
+/// Packs up to [`TILE_COLS`] columns into `panel`, [`TILE_COLS`] floats per row; missing columns
+/// are zeros.
 pub(super) fn pack_panel(view: View, panel: &mut [f32]) {
     for (r, out) in panel
         .chunks_exact_mut(TILE_COLS)
@@ -63,8 +63,8 @@ pub(super) fn pack_panel_transposed(simd: Simd, view: View, panel: &mut [f32]) {
     }
 }
 
-/// Packs the columns of `view` into tiles of [`TILE_ROWS`]: `[tile][row][TILE_ROWS]`. In the last tile
-/// only the columns that exist are written.
+/// Packs the columns of `view` into tiles of [`TILE_ROWS`]: `[tile][row][TILE_ROWS]`. In the last
+/// tile only the columns that exist are written.
 pub(super) fn pack_columns(view: View, tiles: &mut [f32]) {
     let tile = view.rows * TILE_ROWS;
     for r in 0..view.rows {

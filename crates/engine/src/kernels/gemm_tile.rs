@@ -1,8 +1,8 @@
 //! The register tile: the one inner loop of every matrix product and convolution.
 //!
 //! A tile is up to [`TILE_ROWS`] × [`TILE_COLS`] sums of products. The right operand is a packed
-//! panel, [`TILE_COLS`] floats per summed index. The left operand is found through pointers, so that
-//! a convolution reads its image in place: the summed axis is cut into segments (the taps of a
+//! panel, [`TILE_COLS`] floats per summed index. The left operand is found through pointers, so
+//! that a convolution reads its image in place: the summed axis is cut into segments (the taps of a
 //! window, the rows of an image), and each segment says where its rows start.
 //!
 //! On x86-64 with AVX2 and FMA, 6 × 16 floats fill 12 of the 16 vector registers, which hides the
@@ -51,8 +51,8 @@ pub(super) enum Left {
     },
 }
 
-/// One tile of a product: `result[r][c] = alpha · Σ left[r][p] · right[p][c]`, with `bias[c]` added if
-/// it is not null, and the former `result` if `add`.
+/// One tile of a product: `result[r][c] = alpha · Σ left[r][p] · right[p][c]`, with `bias[c]` added
+/// if it is not null, and the former `result` if `add`.
 pub(super) struct Tile {
     pub(super) left: Left,
     /// The packed panel: the segments' elements one after the other.

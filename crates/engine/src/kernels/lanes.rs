@@ -2,9 +2,9 @@
 //!
 //! A kernel's inner loops are written once, as plain loops that the compiler can vectorise, inside
 //! [`vectorised!`]. The macro compiles the body twice, for AVX2 with FMA and for the target's base
-//! instructions, and picks at run time. Only [`Arithmetic::mul_add`] differs: one rounding with FMA,
-//! two without (a fused one would be a slow library call there). So results are the same bits on
-//! one machine, whatever the thread count, and may differ in the last place between machines.
+//! instructions, and picks at run time. Only [`Arithmetic::mul_add`] differs: one rounding with
+//! FMA, two without (a fused one would be a slow library call there). So results are the same bits
+//! on one machine, whatever the thread count, and may differ in the last place between machines.
 //!
 //! Floating-point sums are never reordered by the compiler, so reductions name their order here:
 //! [`sums`] keeps [`WIDTH`] running values side by side and joins them in a tree.
@@ -82,10 +82,11 @@ pub(crate) fn has_avx2_and_fma() -> bool {
     is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
 }
 
-/// `S` sums over `K` slices of one length: `add(sums, values)` gives the sums with one more element.
+/// `S` sums over `K` slices of one length: `add(sums, values)` gives the sums with one more
+/// element.
 ///
-/// Whole chunks of [`WIDTH`] elements first, then of [`NARROW`], then single elements; each kind has
-/// its own running sums, which are joined in a tree and added in this order.
+/// Whole chunks of [`WIDTH`] elements first, then of [`NARROW`], then single elements; each kind
+/// has its own running sums, which are joined in a tree and added in this order.
 #[inline(always)]
 pub(crate) fn sums<const S: usize, const K: usize>(
     slices: [&[f32]; K],

@@ -1,8 +1,8 @@
 //! Layer normalisation over the last axis, forward and backward.
 //!
-//! A row stays in the first-level cache, so its mean and its squared deviations are two passes;
-//! the second corrects the first's rounding (`Σd² - (Σd)²/n`), which keeps large means accurate.
-//! The backward writes `dx` row by row and adds `dgamma` and `dbeta` up per task, then over tasks in
+//! A row stays in the first-level cache, so its mean and its squared deviations are two passes; the
+//! second corrects the first's rounding (`Σd² - (Σd)²/n`), which keeps large means accurate. The
+//! backward writes `dx` row by row and adds `dgamma` and `dbeta` up per task, then over tasks in
 //! their order.
 
 use super::columns;

@@ -18,8 +18,8 @@ const EXP_UNDERFLOW: f32 = -87.3;
 
 /// `e^x` for `x ≤ 88`, within 2 units in the last place; zero where it would be subnormal.
 ///
-/// `x = n · ln 2 + r` with `|r| ≤ ln 2 / 2`; `e^r = 1 + r + r² · q(r)`, `q` a minimax polynomial with
-/// relative error 3e-9; the factor `2^n` is put together from its bits.
+/// `x = n · ln 2 + r` with `|r| ≤ ln 2 / 2`; `e^r = 1 + r + r² · q(r)`, `q` a minimax polynomial
+/// with relative error 3e-9; the factor `2^n` is put together from its bits.
 #[inline(always)]
 pub(crate) fn exp<A: Arithmetic>(x: f32) -> f32 {
     let shifted = A::mul_add(x, LOG2_E, ROUND);
@@ -37,10 +37,10 @@ pub(crate) fn exp<A: Arithmetic>(x: f32) -> f32 {
 
 /// The lower tail of the normal distribution, `Φ(-|x|)`, and `exp(-x² / 2)`.
 ///
-/// `exp(-x² / 2) = 2^n · 2^f` with `|f| ≤ 1/2` and `2^f = 1 + f · q(f)`; for `a = |x|`, `Φ(-a) = exp(-a² / 2) · t · p(t)`
-/// with `t = 1 / (1 + 0.3 a)`; `q` and `p` are minimax polynomials with relative errors 9.2e-8 and
-/// 1.2e-7. Both results keep their relative accuracy far out, where `1 + erf(x / √2)` would cancel:
-/// the error is at most `8 + x²` units in the last place.
+/// `exp(-x² / 2) = 2^n · 2^f` with `|f| ≤ 1/2` and `2^f = 1 + f · q(f)`; for `a = |x|`, `Φ(-a) =
+/// exp(-a² / 2) · t · p(t)` with `t = 1 / (1 + 0.3 a)`; `q` and `p` are minimax polynomials with
+/// relative errors 9.2e-8 and 1.2e-7. Both results keep their relative accuracy far out, where `1 +
+/// erf(x / √2)` would cancel: the error is at most `8 + x²` units in the last place.
 #[allow(clippy::approx_constant)] // The last coefficient of `q` is near ln 2, and is not ln 2.
 #[inline(always)]
 pub(crate) fn normal_tail<A: Arithmetic>(x: f32) -> (f32, f32) {
@@ -67,8 +67,8 @@ pub(crate) fn normal_tail<A: Arithmetic>(x: f32) -> (f32, f32) {
     (bell * t * p, bell)
 }
 
-/// The logistic function `s = 1 / (1 + e^-x)`, within 4 units in the last place, and `s · (1 - s)`, its
-/// derivative, within 6.
+/// The logistic function `s = 1 / (1 + e^-x)`, within 4 units in the last place, and `s · (1 - s)`,
+/// its derivative, within 6.
 ///
 /// The exponential is taken of `-|x|`, so nothing overflows and neither tail cancels.
 #[inline(always)]

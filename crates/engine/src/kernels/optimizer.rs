@@ -5,8 +5,8 @@ use super::tasks::{TASK_ELEMENTS, chunks_mut2, chunks_mut3};
 use crate::Threads;
 use rekindle_program::op::{Adam, Sgd};
 
-/// `sgd`: `param*, grad [, momentum*]`; the momentum buffer is there if the momentum is not zero, and
-/// starts as zeros.
+/// `sgd`: `param*, grad [, momentum*]`; the momentum buffer is there if the momentum is not zero,
+/// and starts as zeros.
 pub fn sgd(
     dims: &Sgd,
     param: &mut [f32],

@@ -1,7 +1,7 @@
 //! Max and average pooling of images `[n, h, w, c]`, forward and backward.
 //!
-//! Every loop over channels is innermost, [`CHUNK`] at a time. The backward gathers: each
-//! pixel of `dx` looks at the windows that cover it, in order, so rows of `dx` are independent tasks and
+//! Every loop over channels is innermost, [`CHUNK`] at a time. The backward gathers: each pixel of
+//! `dx` looks at the windows that cover it, in order, so rows of `dx` are independent tasks and
 //! nothing is scattered. Max pooling pads with `-∞`, takes the first maximum and lets NaN win, and
 //! average pooling counts padding as zeros, as in PyTorch.
 

@@ -14,13 +14,13 @@ pub(super) fn noise(len: usize, seed: u64) -> Vec<f32> {
     (0..len).map(|_| next()).collect()
 }
 
-/// Fails unless each of `actual` is what the sum of `terms` products of two numbers within ±1 may come to
-/// in single precision.
+/// Fails unless each of `actual` is what the sum of `terms` products of two numbers within ±1 may
+/// come to in single precision.
 ///
 /// Such a product has a variance of 1/9, so a partial sum of `t` terms is about `√t / 3` large, and
-/// rounding it errs by up to half a unit in the last place of that. Over all partial sums, the errors
-/// add up to a standard deviation of about `terms / 7` half units. The bound is fourteen of those; a
-/// term left out or counted twice is beyond it by orders of magnitude.
+/// rounding it errs by up to half a unit in the last place of that. Over all partial sums, the
+/// errors add up to a standard deviation of about `terms / 7` half units. The bound is fourteen of
+/// those; a term left out or counted twice is beyond it by orders of magnitude.
 #[track_caller]
 pub(super) fn assert_sums(actual: &[f32], expected: &[f64], terms: usize, what: &str) {
     assert_eq!(actual.len(), expected.len(), "{what}");

@@ -2,14 +2,14 @@
 //!
 //! Whoever includes this module says how a program runs, by `crate::set_up`.
 //!
-//! A case builds `y` from parameters. With a random `s`, `L = ⟨s, y⟩` is summed in `f64`; each element
-//! of each parameter is moved by `±STEP`, and `(L₊ - L₋) / 2 STEP` must be the gradient that the
-//! program computes for it.
+//! A case builds `y` from parameters. With a random `s`, `L = ⟨s, y⟩` is summed in `f64`; each
+//! element of each parameter is moved by `±STEP`, and `(L₊ - L₋) / 2 STEP` must be the gradient
+//! that the program computes for it.
 //!
-//! The tolerance: `y` is rounded to 24 bits, so `L` of a few hundred terms of size one is off by about
-//! `10 · 2⁻²⁴`, and the quotient by `10 · 2⁻²⁴ / 2 STEP ≈ 4e-5`; the difference itself is off by
-//! `STEP² / 6 · L‴ ≈ 1e-5 · L‴`. A wrong factor, index or sign is off by the size of the gradient.
-//! Where a function has kinks, the values are chosen so that no step crosses one.
+//! The tolerance: `y` is rounded to 24 bits, so `L` of a few hundred terms of size one is off by
+//! about `10 · 2⁻²⁴`, and the quotient by `10 · 2⁻²⁴ / 2 STEP ≈ 4e-5`; the difference itself is off
+//! by `STEP² / 6 · L‴ ≈ 1e-5 · L‴`. A wrong factor, index or sign is off by the size of the
+//! gradient. Where a function has kinks, the values are chosen so that no step crosses one.
 
 use rekindle_engine::StepContext;
 use rekindle_program::op::{

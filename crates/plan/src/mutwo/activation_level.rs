@@ -120,7 +120,8 @@ pub enum ActivationPlanError {
     Ragged { times: usize, peaks: usize },
 }
 
-/// Chooses what to recompute, and to swap if `swap` is on, until the simulated peak is under `budget`.
+/// Chooses what to recompute, and to swap if `swap` is on, until the simulated peak is under
+/// `budget`.
 ///
 /// # Errors
 /// If no choice fits, or the profile contradicts itself.
@@ -167,8 +168,8 @@ fn check(profile: &ActivationLevel) -> Result<(), ActivationPlanError> {
     check_sizes(profile)
 }
 
-/// The peak and all activations, each with what making it again takes, fit in 64 bits together, so that
-/// no sum in the simulation can overflow.
+/// The peak and all activations, each with what making it again takes, fit in 64 bits together, so
+/// that no sum in the simulation can overflow.
 fn check_sizes(profile: &ActivationLevel) -> Result<(), ActivationPlanError> {
     let peak = profile.peak_bytes.iter().copied().max();
     let mut sum = peak.unwrap_or(Bytes::ZERO);
@@ -344,7 +345,8 @@ mod tests {
     #[test]
     fn it_stops_as_soon_as_the_peak_is_under_the_budget() {
         // Ratios: a 10/5 = 2, b 6/2 = 3, c 4/1 = 4. c is free between ranks 2 and 3 only, which is
-        // nothing; b frees 6 at ranks 2 and 3. Then the peak is 118, at rank 4 with b's scratch of 2.
+        // nothing; b frees 6 at ranks 2 and 3. Then the peak is 118, at rank 4 with b's scratch of
+        // 2.
         let plan = plan_activations(&profile(), Bytes(118), false).expect("fits");
         assert_eq!(
             plan.choices,
@@ -367,9 +369,9 @@ mod tests {
     #[test]
     fn the_cheaper_of_swap_and_recomputation_is_taken() {
         // The longest inactive is a, for 8. Memory is over 118 at rank 3, so its transfer of 3 may
-        // run at rank 4 only, which hides 2: overhead 1. The best ratio is c's, with a time of 1. Not
-        // less, so c is recomputed; it frees nothing. Then b's time is 2, so a is swapped: 110 at
-        // ranks 1 to 3, where 10 are gone; the peak is 116, at rank 4, where a is back.
+        // run at rank 4 only, which hides 2: overhead 1. The best ratio is c's, with a time of 1.
+        // Not less, so c is recomputed; it frees nothing. Then b's time is 2, so a is swapped: 110
+        // at ranks 1 to 3, where 10 are gone; the peak is 116, at rank 4, where a is back.
         let plan = plan_activations(&profile(), Bytes(118), true).expect("fits");
         let expected = [Choice::Swap { starts: 4 }, Choice::Keep, Choice::Recompute];
         assert_eq!(plan.choices, expected);

@@ -1,8 +1,8 @@
 //! From the set of dropped activations to an order of runs.
 //!
 //! Method: the natural order is kept. A dropped activation is forgotten after its last forward use.
-//! Just before its first backward use, its sub-graph runs from what is live; what the sub-graph makes
-//! on the way is forgotten at once, and the activation itself after its last backward use.
+//! Just before its first backward use, its sub-graph runs from what is live; what the sub-graph
+//! makes on the way is forgotten at once, and the activation itself after its last backward use.
 //! Activations that are first used by the same node are rebuilt together.
 
 use rekindle_graph::{Effect, Graph, NodeId, Phase, StorageId};

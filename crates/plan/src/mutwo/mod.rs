@@ -3,8 +3,8 @@
 //! In: activations with their sizes, uses and recomputation sub-graphs. Out: which to recompute.
 //!
 //! Method. All activations start as kept. Then, until the peak is under the budget:
-//! 1. the swap candidate is the one with the longest `inactive_time`, the recompute candidate the one
-//!    with the highest `recompute_ratio = memory_size / total_recomp_time` (`table`);
+//! 1. the swap candidate is the one with the longest `inactive_time`, the recompute candidate the
+//!    one with the highest `recompute_ratio = memory_size / total_recomp_time` (`table`);
 //! 2. the one that costs less time is taken; without swapping, always the recompute candidate;
 //! 3. existing recomputations and remaining candidates are brought up to date (`table`), or the
 //!    transfer channel is (`swap`);
@@ -17,8 +17,8 @@
 //! Invariants: the natural order is kept; ties go to the lower id; each round takes one activation,
 //! so there are at most as many rounds as activations.
 //!
-//! Limits: swapping is a cost model. A schedule of runs and frees cannot express it, so it exists at
-//! the level of activations only.
+//! Limits: swapping is a cost model. A schedule of runs and frees cannot express it, so it exists
+//! at the level of activations only.
 
 mod activation_level;
 mod emit;
@@ -37,7 +37,8 @@ use crate::draft::Draft;
 use crate::{Progress, Watch};
 use table::{Entry, Table};
 
-/// A schedule under `budget` if the algorithm reaches it, otherwise the lowest that it met. `watch` sees every round.
+/// A schedule under `budget` if the algorithm reaches it, otherwise the lowest that it met. `watch`
+/// sees every round.
 pub(crate) fn draft(graph: &Graph, budget: Bytes, watch: &mut dyn Watch) -> Draft {
     let activations = activations(graph);
     let entries = activations.iter().map(|a| entry(a, &activations));

@@ -1,10 +1,11 @@
 //! What swapping costs: the part of a transfer that no computation hides.
 //!
-//! Model. A swapped activation comes back before its first backward use, while the nodes before that
-//! use run. Each position of the backward pass offers its run time (and that of the recomputation in
-//! front of it) to one transfer at a time; a transfer that meets another in flight waits for it, that
-//! is, takes what the other left. Where memory is over the budget nothing can come back yet, so those
-//! positions and all before them offer nothing. What does not fit is overhead.
+//! Model. A swapped activation comes back before its first backward use, while the nodes before
+//! that use run. Each position of the backward pass offers its run time (and that of the
+//! recomputation in front of it) to one transfer at a time; a transfer that meets another in flight
+//! waits for it, that is, takes what the other left. Where memory is over the budget nothing can
+//! come back yet, so those positions and all before them offer nothing. What does not fit is
+//! overhead.
 
 use rekindle_graph::Micros;
 

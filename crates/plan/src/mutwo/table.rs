@@ -155,8 +155,8 @@ impl Table {
 mod tests {
     use super::*;
 
-    /// A chain a → b → c → d; the backward pass uses d first, at position 10, then c at 11, b at 12,
-    /// a at 13. Each has its left neighbour as source; `a` starts from an input.
+    /// A chain a → b → c → d; the backward pass uses d first, at position 10, then c at 11, b at
+    /// 12, a at 13. Each has its left neighbour as source; `a` starts from an input.
     fn chain(bytes: [u64; 4], times: [f64; 4]) -> Table {
         let entry = |i: usize| Entry {
             bytes: Bytes(bytes[i]),

@@ -1,16 +1,17 @@
 //! Simulated annealing over sequences of runs.
 //!
-//! In: a sequence, a budget, a number of moves. Out: the best sequence met: under the budget the fastest one,
-//! otherwise the one with the lowest peak.
+//! In: a sequence, a budget, a number of moves. Out: the best sequence met: under the budget the
+//! fastest one, otherwise the one with the lowest peak.
 //!
 //! Energy: `time + price · max(0, peak - budget)`. Moves, each a transaction on a [`Sequence`]:
-//! - *rerun*: a read of a storage is served by a new run of its writer right before it, instead of by the
-//!   life that it falls into. What the new run reads and is not live is made again too, or kept longer.
+//! - *rerun*: a read of a storage is served by a new run of its writer right before it, instead of
+//!   by the life that it falls into. What the new run reads and is not live is made again too, or
+//!   kept longer.
 //! - *drop*: a repeated run is taken out, and so is every run that is then useless.
 //! - *shift*: a run moves within the range in which the same runs feed it and are fed by it.
 //!
-//! A move is taken if it lowers the energy, otherwise with probability `exp(-increase / temperature)`; the
-//! temperature falls geometrically.
+//! A move is taken if it lowers the energy, otherwise with probability `exp(-increase /
+//! temperature)`; the temperature falls geometrically.
 
 use std::cmp::Ordering;
 
@@ -98,8 +99,9 @@ pub(crate) struct Annealer<'m> {
     stack: Vec<u32>,
 }
 
-/// Microseconds per byte over the budget, as shares of (time of the step / budget), at the beginning and at the
-/// end. A plan at half of the peak gains about a tenth from one more byte, so the first is soft, the last hard.
+/// Microseconds per byte over the budget, as shares of (time of the step / budget), at the
+/// beginning and at the end. A plan at half of the peak gains about a tenth from one more byte, so
+/// the first is soft, the last hard.
 const PRICES: (f64, f64) = (0.05, 5.0);
 
 const NOWHERE: u32 = u32::MAX;
@@ -402,7 +404,8 @@ mod tests {
     use crate::draft::needed_nodes;
     use crate::testing::chain;
 
-    /// Thousands of edits and undone edits leave the same bytes and time as a fresh count of the same order.
+    /// Thousands of edits and undone edits leave the same bytes and time as a fresh count of the
+    /// same order.
     #[test]
     fn a_sequence_that_was_edited_equals_one_that_is_loaded() {
         let graph = chain(12);

@@ -2,10 +2,11 @@
 //!
 //! In: a model and a budget. Out: sequences, each made with other prices.
 //!
-//! Method: at the run where an order has its peak, a [`Moment`] chooses what is kept across that run and what runs
-//! again behind it, each right before the first run that needs it. The price of a byte is found by bisection: the
-//! lowest at which the run fits. The new order may have another peak; it is cut again, until all is under the
-//! budget. What is recomputed after one cut may so be recomputed again after another.
+//! Method: at the run where an order has its peak, a [`Moment`] chooses what is kept across that
+//! run and what runs again behind it, each right before the first run that needs it. The price of a
+//! byte is found by bisection: the lowest at which the run fits. The new order may have another
+//! peak; it is cut again, until all is under the budget. What is recomputed after one cut may so be
+//! recomputed again after another.
 
 use super::anneal::{Found, highest_run};
 use super::model::Model;
@@ -14,17 +15,18 @@ use super::random::Random;
 
 /// Halvings of the range of prices.
 const HALVINGS: u32 = 14;
-/// How many times the price of a cut is above or below that of the cut before it, mostly; and halvings of that range.
+/// How many times the price of a cut is above or below that of the cut before it, mostly; and
+/// halvings of that range.
 const APART: f64 = 4.0;
 const NEAR_HALVINGS: u32 = 6;
-/// Prices that are tried, in microseconds per byte, as shares of (time of the step / budget). At the lowest
-/// nothing is worth running again, at the highest everything is.
+/// Prices that are tried, in microseconds per byte, as shares of (time of the step / budget). At
+/// the lowest nothing is worth running again, at the highest everything is.
 const PRICES: (f64, f64) = (1e-4, 1e3);
-/// By how much the price of a byte differs between storages, at most. Without a difference, many storages have the
-/// same price and are dropped at once.
+/// By how much the price of a byte differs between storages, at most. Without a difference, many
+/// storages have the same price and are dropped at once.
 const SPREADS: [f64; 7] = [0.05, 0.0, 0.2, 0.5, 0.1, 0.3, 1.0];
-/// How far under the budget a cut aims, as shares of the budget, in turn. Aiming lower leaves room for what runs
-/// again nearby.
+/// How far under the budget a cut aims, as shares of the budget, in turn. Aiming lower leaves room
+/// for what runs again nearby.
 const MARGINS: [f64; 7] = [0.0, 0.03, 0.0, 0.01, 0.0, 0.08, 0.0];
 /// The same for quick cuts, of which fewer are needed so.
 const QUICK_MARGIN: f64 = 0.05;
@@ -60,8 +62,8 @@ pub(crate) struct Cutter<'m> {
     pub(crate) work: u64,
     /// Arcs after which a sequence is given up.
     most_work: u64,
-    /// Whether the first sequence under the budget is all that is wanted: then a cut aims somewhat lower, and looks for its
-    /// price near that of the one before it.
+    /// Whether the first sequence under the budget is all that is wanted: then a cut aims somewhat
+    /// lower, and looks for its price near that of the one before it.
     is_quick: bool,
     /// The price of the last cut, if so.
     near: Option<f64>,
@@ -82,8 +84,8 @@ impl<'m> Cutter<'m> {
         }
     }
 
-    /// The next sequence: with each of the spreads, then with variations of the best prices. `polish` may improve
-    /// it before it is compared. Nothing if no cut is possible.
+    /// The next sequence: with each of the spreads, then with variations of the best prices.
+    /// `polish` may improve it before it is compared. Nothing if no cut is possible.
     pub(crate) fn next(&mut self, polish: &mut dyn FnMut(Found) -> Found) -> Option<Found> {
         let knobs = self.turn_knobs();
         let found = polish(self.cuts(&knobs)?);
@@ -123,8 +125,8 @@ impl<'m> Cutter<'m> {
         }
     }
 
-    /// The natural order after repeated cuts at its own peak, until it is under the budget or cuts do not
-    /// help; nothing if the first one does not.
+    /// The natural order after repeated cuts at its own peak, until it is under the budget or cuts
+    /// do not help; nothing if the first one does not.
     fn cuts(&mut self, knobs: &Knobs) -> Option<Found> {
         let base = &self.model.natural;
         let before = self.work;
@@ -156,8 +158,9 @@ impl<'m> Cutter<'m> {
         lowest
     }
 
-    /// A sequence with the bytes at its peak brought down to `aim`. What is to run again may itself need more bytes
-    /// than the peak was, or not be allowed where it is needed; then it is kept, and the choice is made anew.
+    /// A sequence with the bytes at its peak brought down to `aim`. What is to run again may itself
+    /// need more bytes than the peak was, or not be allowed where it is needed; then it is kept,
+    /// and the choice is made anew.
     fn cut(&mut self, now: &Found, aim: i64, weights: &[f64]) -> Option<Found> {
         let model = self.model;
         let order = &now.order;
@@ -203,8 +206,8 @@ impl<'m> Cutter<'m> {
         found
     }
 
-    /// The lowest price, at least `low`, at which what is kept fits into `room`, and what runs again then. Below
-    /// that price, by at most one halving.
+    /// The lowest price, at least `low`, at which what is kept fits into `room`, and what runs
+    /// again then. Below that price, by at most one halving.
     fn cheapest(&mut self, moment: &mut Moment, room: i64, low: f64) -> Option<(f64, Vec<bool>)> {
         let unit = self.model.least_time() / self.budget.max(1) as f64;
         let all = (low, PRICES.1);
@@ -223,8 +226,8 @@ impl<'m> Cutter<'m> {
     }
 }
 
-/// The lowest price in a range at which what is kept fits into `room`, to within the last of some halvings, less that,
-/// and what runs again then; nothing if the highest is too low.
+/// The lowest price in a range at which what is kept fits into `room`, to within the last of some
+/// halvings, less that, and what runs again then; nothing if the highest is too low.
 fn bisect(
     moment: &mut Moment,
     room: i64,
@@ -281,8 +284,8 @@ impl Built {
     }
 }
 
-/// `order` with the nodes of `again` run again behind `position`, each right before the first run that needs it;
-/// or a node that may not run there any more.
+/// `order` with the nodes of `again` run again behind `position`, each right before the first run
+/// that needs it; or a node that may not run there any more.
 fn build(model: &Model, order: &[u32], position: usize, again: &[bool]) -> Result<Built, u32> {
     let mut built = order[..=position].to_vec();
     let mut because = vec![None; built.len()];
@@ -363,9 +366,10 @@ mod tests {
     use crate::draft::needed_nodes;
     use crate::testing::{names, node, parts};
 
-    /// `a` makes 10 bytes from the parameter of 1 byte in 1 µs, `b` makes 10 in 5 µs; `c` makes 10 from both, and `p` 10 from
-    /// that; `e` reads what `a`, `b` and `p` made, and makes 1. The peak is at `p`: 1 + 4 · 10. For 32 bytes either `a` or `b`
-    /// has to run again before `e`, which then needs 1 + 3 · 10 + 1; `a` is the cheaper one.
+    /// `a` makes 10 bytes from the parameter of 1 byte in 1 µs, `b` makes 10 in 5 µs; `c` makes 10
+    /// from both, and `p` 10 from that; `e` reads what `a`, `b` and `p` made, and makes 1. The peak
+    /// is at `p`: 1 + 4 · 10. For 32 bytes either `a` or `b` has to run again before `e`, which
+    /// then needs 1 + 3 · 10 + 1; `a` is the cheaper one.
     fn two_to_choose_from() -> GraphParts {
         let nodes = vec![
             node("a", Phase::Forward, &[0], &[1]),
@@ -397,8 +401,8 @@ mod tests {
         assert_eq!(cut_at_32(two_to_choose_from()), expected);
     }
 
-    /// With 15 bytes of scratch `a` needs 26 at the start. Behind `p` it needs 1 + 3 · 10 + 15, which is more than the peak
-    /// was: it is blamed and kept, and `b` runs again.
+    /// With 15 bytes of scratch `a` needs 26 at the start. Behind `p` it needs 1 + 3 · 10 + 15,
+    /// which is more than the peak was: it is blamed and kept, and `b` runs again.
     #[test]
     fn what_would_raise_the_peak_is_kept() {
         let mut parts = two_to_choose_from();

@@ -1,17 +1,20 @@
 //! The best schedule of a tiny graph, by exhaustion.
 //!
-//! In: a model and a budget. Out: the fastest sequence under the budget, or the proof that there is none.
+//! In: a model and a budget. Out: the fastest sequence under the budget, or the proof that there is
+//! none.
 //!
-//! Method: Dijkstra's shortest path over states `(live, done)`: the managed storages that are live, and those nodes
-//! that have run among the ones whose having run matters (targets, nodes that may run once, nodes that
-//! overwrite). A step runs a node whose reads are live, at the cost of its time. Keeping more never costs time, so
-//! storages are freed only where the run would not fit otherwise, and then no more than needed: each set of storages
-//! that makes enough room, and without any one of them would not, gives a step of its own. A node whose output is still
-//! live may as well run after that output was freed, so a run replaces it. The goal is any state in which all
-//! that must have run has, and all that must be live is.
+//! Method: Dijkstra's shortest path over states `(live, done)`: the managed storages that are live,
+//! and those nodes that have run among the ones whose having run matters (targets, nodes that may
+//! run once, nodes that overwrite). A step runs a node whose reads are live, at the cost of its
+//! time. Keeping more never costs time, so storages are freed only where the run would not fit
+//! otherwise, and then no more than needed: each set of storages that makes enough room, and
+//! without any one of them would not, gives a step of its own. A node whose output is still live
+//! may as well run after that output was freed, so a run replaces it. The goal is any state in
+//! which all that must have run has, and all that must be live is.
 //!
-//! Limits: at most 64 nodes and [`MOST_STORAGES`] storages, [`MOST_STATES`] states and [`MOST_STEPS`] steps; beyond
-//! that there is no answer, and neither where the model bans nodes that the rules do not.
+//! Limits: at most 64 nodes and [`MOST_STORAGES`] storages, [`MOST_STATES`] states and
+//! [`MOST_STEPS`] steps; beyond that there is no answer, and neither where the model bans nodes
+//! that the rules do not.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
@@ -226,9 +229,10 @@ impl<'m> Space<'m> {
         Exact::Impossible
     }
 
-    /// Calls `go` with `freed` and each smallest set of `candidates` that has `over` bytes. Each set is found once, its
-    /// largest storage first: the last one taken is the smallest, and without it the set was too small, so without any
-    /// other it would be too. Ends, with `false`, as soon as `go` says so.
+    /// Calls `go` with `freed` and each smallest set of `candidates` that has `over` bytes. Each
+    /// set is found once, its largest storage first: the last one taken is the smallest, and
+    /// without it the set was too small, so without any other it would be too. Ends, with `false`,
+    /// as soon as `go` says so.
     fn make_room(
         &self,
         over: i64,

@@ -1,20 +1,24 @@
 //! The first plan: the graph's own order under a memory of the budget's size, with foresight.
 //!
-//! In: a model, an order without repetitions and a budget. Out: a sequence, under the budget if the method finds one;
-//! nothing where it dropped something that turns out not to be allowed to run again, or needs too many runs.
+//! In: a model, an order without repetitions and a budget. Out: a sequence, under the budget if the
+//! method finds one; nothing where it dropped something that turns out not to be allowed to run
+//! again, or needs too many runs.
 //!
-//! Method: nodes run in their own order. Before a run, what it reads is made live again by running its
-//! writer, and so on back (depth first). When a run does not fit, live storages that nothing at work needs are
-//! dropped, the one with the lowest `cost / (bytes · distance^bend)` first, where *cost* is the time to make
-//! it again from what is live now and *distance* is how many nodes away its next reader is. This is Belady's
-//! rule, weighted by price; `bend` says how much distance counts.
+//! Method: nodes run in their own order. Before a run, what it reads is made live again by running
+//! its writer, and so on back (depth first). When a run does not fit, live storages that nothing at
+//! work needs are dropped, the one with the lowest `cost / (bytes · distance^bend)` first, where
+//! *cost* is the time to make it again from what is live now and *distance* is how many nodes away
+//! its next reader is. This is Belady's rule, weighted by price; `bend` says how much distance
+//! counts.
 //!
-//! What is made again is *wanted* as long as other runs on the way to the same node will read it, and is dropped late:
-//! where ways back meet, nothing is made twice as long as there is room. Where there is none, even what nodes at
-//! work read is dropped, and they find it missing when their turn comes.
+//! What is made again is *wanted* as long as other runs on the way to the same node will read it,
+//! and is dropped late: where ways back meet, nothing is made twice as long as there is room. Where
+//! there is none, even what nodes at work read is dropped, and they find it missing when their turn
+//! comes.
 //!
-//! The candidates are in a heap whose entries may be out of date; an entry is looked at again when it comes
-//! up. Work: O(runs · log n), with each cost cut off after [`LOOK`] nodes, and runs after a number per node.
+//! The candidates are in a heap whose entries may be out of date; an entry is looked at again when
+//! it comes up. Work: O(runs · log n), with each cost cut off after [`LOOK`] nodes, and runs after
+//! a number per node.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -23,7 +27,8 @@ use super::model::{Lists, Model};
 
 /// Values of `bend` that are worth a try, none of which is best everywhere.
 pub(crate) const BENDS: [f64; 4] = [0.0, 0.5, 1.0, 1.5];
-/// How many nodes the estimate of a cost looks at. Chains that are longer are rarely worth dropping.
+/// How many nodes the estimate of a cost looks at. Chains that are longer are rarely worth
+/// dropping.
 const LOOK: usize = 24;
 /// By how much what is wanted counts as dearer than the rest, whatever the `bend`.
 const WANTED: f64 = 1e3;
@@ -52,7 +57,8 @@ impl PartialEq for Candidate {
 }
 impl Eq for Candidate {}
 
-/// Runs `base` (a valid order without repetitions) under `budget`, in at most `most_runs` runs per node.
+/// Runs `base` (a valid order without repetitions) under `budget`, in at most `most_runs` runs per
+/// node.
 pub(crate) fn first(
     model: &Model,
     base: &[u32],
@@ -119,8 +125,8 @@ impl<'m> Machine<'m> {
         }
     }
 
-    /// Runs `v`, and before it whatever has to run again; nothing if that is not allowed, or takes more than `most`
-    /// runs altogether.
+    /// Runs `v`, and before it whatever has to run again; nothing if that is not allowed, or takes
+    /// more than `most` runs altogether.
     fn reach(&mut self, v: u32, most: usize) -> Option<()> {
         let asked = self.ask(v);
         self.take_up(v);
@@ -142,7 +148,8 @@ impl<'m> Machine<'m> {
         }
         for w in asked {
             for &s in self.model.reads.of(w as usize) {
-                // What was asked for may have been dropped on the way, and made again by other runs.
+                // What was asked for may have been dropped on the way, and made again by other
+                // runs.
                 if std::mem::take(&mut self.wanted[s as usize]) > 0 {
                     self.settle(s as usize);
                 }
@@ -253,7 +260,8 @@ impl<'m> Machine<'m> {
         self.bytes -= self.model.bytes[s];
     }
 
-    /// Drops what is needed least until `need` bytes more fit, if that is possible, for a run of `node`.
+    /// Drops what is needed least until `need` bytes more fit, if that is possible, for a run of
+    /// `node`.
     fn make_room(&mut self, need: i64, node: usize) {
         while self.bytes + need > self.budget {
             let Some(candidate) = self.heap.pop() else {
@@ -274,8 +282,8 @@ impl<'m> Machine<'m> {
         }
     }
 
-    /// The last resort: drops what nodes at work read, those that wait longest first. They find it missing when their
-    /// turn comes.
+    /// The last resort: drops what nodes at work read, those that wait longest first. They find it
+    /// missing when their turn comes.
     fn make_room_at_work(&mut self, need: i64, node: usize) {
         let model = self.model;
         for i in 0..self.work.len() {
@@ -357,9 +365,10 @@ mod tests {
         (names(&graph, &order), Found::of_order(&model, &order).peak)
     }
 
-    /// `c` makes 10 bytes, from which `p` and `q` make 10 each for `v`. In between `m` makes 30, and needs all the room but 5:
-    /// both are dropped. Both are made again from one more run of `c`, which is kept until `q` has read it. The peak is then
-    /// the parameter, 3 · 10, and the byte that `n` made.
+    /// `c` makes 10 bytes, from which `p` and `q` make 10 each for `v`. In between `m` makes 30,
+    /// and needs all the room but 5: both are dropped. Both are made again from one more run of
+    /// `c`, which is kept until `q` has read it. The peak is then the parameter, 3 · 10, and the
+    /// byte that `n` made.
     #[test]
     fn what_two_ways_back_share_is_made_once() {
         let nodes = vec![
@@ -374,9 +383,9 @@ mod tests {
         assert_eq!(found, ("c p q m n c p q v".to_string(), 32));
     }
 
-    /// `v` reads what `p` and `q` make, 10 bytes each, and `q` reads 25 that `t` makes. At `n` all of it is dropped. Made
-    /// again in the order of the reads, `q` would find the 10 of `p` at hand and need 1 + 1 + 10 + 25 + 10. So they
-    /// are dropped once more, and made after it.
+    /// `v` reads what `p` and `q` make, 10 bytes each, and `q` reads 25 that `t` makes. At `n` all
+    /// of it is dropped. Made again in the order of the reads, `q` would find the 10 of `p` at hand
+    /// and need 1 + 1 + 10 + 25 + 10. So they are dropped once more, and made after it.
     #[test]
     fn what_waits_gives_way_to_what_is_at_work() {
         let nodes = vec![

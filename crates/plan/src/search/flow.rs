@@ -1,9 +1,10 @@
 //! Maximum flow, and with it the minimum cut, in a network with whole capacities.
 //!
-//! Method: Dinic's: a breadth-first search from the sink labels distances, depth-first searches fill all shortest
-//! paths, until no path is left. The nodes that the source still reaches are the source side of a minimum cut, the
-//! smallest one, whatever the flow. So a flow that is there already serves as a start where no capacity has become
-//! smaller ([`keep`](Network::keep)), and changes nothing but the work.
+//! Method: Dinic's: a breadth-first search from the sink labels distances, depth-first searches
+//! fill all shortest paths, until no path is left. The nodes that the source still reaches are the
+//! source side of a minimum cut, the smallest one, whatever the flow. So a flow that is there
+//! already serves as a start where no capacity has become smaller ([`keep`](Network::keep)), and
+//! changes nothing but the work.
 
 /// A capacity that no cut pays.
 pub(crate) const UNCUT: i64 = i64::MAX / 4;
@@ -16,7 +17,8 @@ pub(crate) struct Network {
     left: Vec<i64>,
     /// Capacities as given, to start again.
     capacity: Vec<i64>,
-    /// Arcs by the node that they leave, each node's in a row, ascending; made when they are first needed.
+    /// Arcs by the node that they leave, each node's in a row, ascending; made when they are first
+    /// needed.
     arcs: Vec<u32>,
     /// Where the arcs of each node start, and the end of all.
     start: Vec<u32>,
@@ -102,8 +104,8 @@ impl Network {
         (self.head[arc ^ 1] as usize, self.head[arc] as usize)
     }
 
-    /// The value of a minimum cut between two nodes. After `most` searches the flow so far is returned, which is
-    /// less; whether it is the whole says [`is_whole`](Network::is_whole).
+    /// The value of a minimum cut between two nodes. After `most` searches the flow so far is
+    /// returned, which is less; whether it is the whole says [`is_whole`](Network::is_whole).
     pub(crate) fn cut(&mut self, source: usize, sink: usize, most: u32) -> i64 {
         self.sort_arcs();
         self.start_from_kept();

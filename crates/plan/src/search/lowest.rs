@@ -1,13 +1,16 @@
 //! The lowest peak that the search finds.
 //!
-//! In: a model, a floor below which no sequence goes, and work. Out: a sequence with as low a peak as is found.
+//! In: a model, a floor below which no sequence goes, and work. Out: a sequence with as low a peak
+//! as is found.
 //!
-//! Method: a budget far below what can be reached tells a search little about where to go. So first plans are looked for
-//! at budgets between the floor and the lowest peak so far, halving that range: a first plan is cheap, and cuts are good
-//! at tight budgets. Then come short searches, each from the lowest sequence so far and somewhat below its peak. A tiny
-//! graph is searched in full instead.
+//! Method: a budget far below what can be reached tells a search little about where to go. So first
+//! plans are looked for at budgets between the floor and the lowest peak so far, halving that
+//! range: a first plan is cheap, and cuts are good at tight budgets. Then come short searches, each
+//! from the lowest sequence so far and somewhat below its peak. A tiny graph is searched in full
+//! instead.
 //!
-//! The result depends on the graph and the work alone: a refusal names the same smallest budget whatever was asked for.
+//! The result depends on the graph and the work alone: a refusal names the same smallest budget
+//! whatever was asked for.
 
 use super::Search;
 use super::anneal::Found;
@@ -15,11 +18,13 @@ use super::exact::{Exact, exact};
 use super::model::Model;
 use crate::Watch;
 
-/// Halvings of the range between the floor and the lowest peak so far, without work to follow and with it.
+/// Halvings of the range between the floor and the lowest peak so far, without work to follow and
+/// with it.
 const HALVINGS: (u32, u32) = (4, 7);
 /// Searches after them, which share the work.
 const ROUNDS: u32 = 3;
-/// How far below the lowest peak so far the first of them aims, as a share of it; halved whenever one fails.
+/// How far below the lowest peak so far the first of them aims, as a share of it; halved whenever
+/// one fails.
 const STEP: f64 = 0.04;
 /// A peak that is above the floor by at most one part in so many is low enough.
 const NEAR: i64 = 1024;
@@ -109,7 +114,8 @@ mod tests {
     use crate::floor::floor;
     use crate::testing::{node, parts};
 
-    /// A chain of `n` layers whose activations have 10 bytes. For each layer a gradient of 3 bytes stays until the end.
+    /// A chain of `n` layers whose activations have 10 bytes. For each layer a gradient of 3 bytes
+    /// stays until the end.
     fn layers(n: u32) -> Graph {
         let (mut bytes, mut nodes) = (Vec::<u64>::new(), Vec::<Node>::new());
         let mut add = |name: String, phase, reads: &[u32], size| {

@@ -1,15 +1,18 @@
 //! The strategy `search`: good starts, then annealing.
 //!
-//! In: a graph, a budget, an effort. Out: a draft under the budget if one is found, otherwise the lowest that was
-//! reached; apart from it a lower bound on the time of any schedule under the budget ([`time_bound`]).
+//! In: a graph, a budget, an effort. Out: a draft under the budget if one is found, otherwise the
+//! lowest that was reached; apart from it a lower bound on the time of any schedule under the
+//! budget ([`time_bound`]).
 //!
-//! Steps: (1) a [`model`] of the graph; (2) starts: the graph's own order and one with few bytes ([`reorder`]) run under
-//! the budget with foresight ([`first`]), and cuts at the moment of the peak with a price on bytes ([`cuts`]); (3) annealing over
-//! sequences of runs ([`anneal`]) from the best of them. A tiny graph is searched in full instead ([`exact`]). Where the
-//! budget is too small, the lowest peak is looked for ([`mod@lowest`]).
-//! All work is counted, so the same input gives the same plan.
+//! Steps: (1) a [`model`] of the graph; (2) starts: the graph's own order and one with few bytes
+//! ([`reorder`]) run under the budget with foresight ([`first`]), and cuts at the moment of the
+//! peak with a price on bytes ([`cuts`]); (3) annealing over sequences of runs ([`anneal`]) from
+//! the best of them. A tiny graph is searched in full instead ([`exact`]). Where the budget is too
+//! small, the lowest peak is looked for ([`mod@lowest`]). All work is counted, so the same input
+//! gives the same plan.
 //!
-//! Limits: cuts keep the graph's own order of the nodes that run once; annealing moves one run at a time.
+//! Limits: cuts keep the graph's own order of the nodes that run once; annealing moves one run at a
+//! time.
 
 mod anneal;
 mod cuts;
@@ -35,8 +38,8 @@ use exact::{Exact, exact};
 use model::Model;
 use sequence::Sequence;
 
-/// Work of the annealing (storages touched) at effort 0; each level doubles it. At the default effort a graph of two
-/// thousand nodes takes about 1.8 s of one core.
+/// Work of the annealing (storages touched) at effort 0; each level doubles it. At the default
+/// effort a graph of two thousand nodes takes about 1.8 s of one core.
 const WORK: u64 = 400_000;
 /// The same for each node of a graph too small to need so much.
 const WORK_PER_NODE: u64 = 4_000;
@@ -97,7 +100,8 @@ pub(crate) fn lowest(
     finished(&model, &best, work, stopped)
 }
 
-/// Bytes as a number with a sign. A graph's sizes add up to 2^61 at most, so a budget above that is as good as this.
+/// Bytes as a number with a sign. A graph's sizes add up to 2^61 at most, so a budget above that is
+/// as good as this.
 fn signed(bytes: Bytes) -> i64 {
     bytes.get().min(1 << 62).cast_signed()
 }
@@ -155,8 +159,8 @@ struct Search<'a> {
     watch: &'a mut dyn Watch,
 }
 
-/// Temperatures to begin with, as shares of the mean time of a node: for repairs, for trade-offs, for another
-/// order altogether.
+/// Temperatures to begin with, as shares of the mean time of a node: for repairs, for trade-offs,
+/// for another order altogether.
 const HOT: [f64; 3] = [0.02, 0.3, 3.0];
 /// The temperature at the end.
 const COLD: f64 = 0.002;
@@ -173,7 +177,8 @@ const LONG_SEEDS: (u64, u64) = (77, 78);
 const POLISH_SEED: u64 = 5;
 /// Runs per node after which an order with foresight is given up, for the first plan and otherwise.
 const MOST_RUNS: (usize, usize) = (2, 8);
-/// A budget that all the short runs miss by this share is given up. The long ones make up for a few percent.
+/// A budget that all the short runs miss by this share is given up. The long ones make up for a few
+/// percent.
 const HOPELESS: f64 = 0.1;
 /// Sequences of cuts without gain after which no more are tried, for the first plan and otherwise.
 const PATIENCE: (u32, u32) = (2, 48);
@@ -288,7 +293,8 @@ impl<'a> Search<'a> {
         self.starts.truncate(STARTS);
     }
 
-    /// Short runs from every start at every temperature, then long ones from the best, unless they are hopeless.
+    /// Short runs from every start at every temperature, then long ones from the best, unless they
+    /// are hopeless.
     fn anneal(&mut self) {
         // Without a node that runs there is nothing to move.
         if self.work == 0 || self.stopped || self.model.natural.len() < 2 {

@@ -1,19 +1,22 @@
-//! The search's own view of a graph: flat arrays of what can change, everything else summed up once.
+//! The search's own view of a graph: flat arrays of what can change, everything else summed up
+//! once.
 //!
 //! In: a [`Graph`]. Out: a [`Model`], in which
-//! - *managed* storages are those whose life a schedule decides. A storage that is persistent and there
-//!   from the start is a constant: its bytes go into `base` and nothing refers to it again.
-//! - a storage of an input node that may be freed is written by one more node, `source`, which stands
-//!   first in every sequence, takes no time and never moves.
-//! - a storage that must be live at the end, or that is persistent and written by a node that runs, is
-//!   `kept`: once written for the last time it stays.
+//! - *managed* storages are those whose life a schedule decides. A storage that is persistent and
+//!   there from the start is a constant: its bytes go into `base` and nothing refers to it again.
+//! - a storage of an input node that may be freed is written by one more node, `source`, which
+//!   stands first in every sequence, takes no time and never moves.
+//! - a storage that must be live at the end, or that is persistent and written by a node that runs,
+//!   is `kept`: once written for the last time it stays.
 //! - nodes that no output, target or update needs never run.
 //!
-//! Limits: by the rules, a node may run again for one of its outputs while another is still there and cannot be freed,
-//! because it is persistent or was overwritten; its second copy is dropped. The model has no second copies, and does not run such a
-//! node again (`banned`). What is proven in it holds for all schedules only if there is none; bounds come from [`Model::relaxed`].
+//! Limits: by the rules, a node may run again for one of its outputs while another is still there
+//! and cannot be freed, because it is persistent or was overwritten; its second copy is dropped.
+//! The model has no second copies, and does not run such a node again (`banned`). What is proven in
+//! it holds for all schedules only if there is none; bounds come from [`Model::relaxed`].
 //!
-//! Ids are plain `usize`/`u32` indices of the graph's own nodes and storages; `source` comes after them.
+//! Ids are plain `usize`/`u32` indices of the graph's own nodes and storages; `source` comes after
+//! them.
 
 use std::borrow::Cow;
 
@@ -49,7 +52,8 @@ impl Lists {
         self.start.push(self.items.len() as u32);
     }
 
-    /// For each of `count` items, the second numbers of the pairs that have it as their first, in the order of the pairs.
+    /// For each of `count` items, the second numbers of the pairs that have it as their first, in
+    /// the order of the pairs.
     pub(crate) fn by_first(count: usize, pairs: impl Iterator<Item = (u32, u32)> + Clone) -> Lists {
         let mut start = vec![0; count + 1];
         for (first, _) in pairs.clone() {
@@ -212,8 +216,8 @@ impl Model {
         }
     }
 
-    /// The model in which every node may run again that may do so by the rules, without a second copy of anything: what every
-    /// sequence takes in it, every schedule takes.
+    /// The model in which every node may run again that may do so by the rules, without a second
+    /// copy of anything: what every sequence takes in it, every schedule takes.
     pub(crate) fn relaxed(&self) -> Cow<'_, Model> {
         let mut model = Cow::Borrowed(self);
         for &v in &self.banned {
@@ -229,7 +233,8 @@ impl Model {
 
     /// Bytes live during each run of a sequence, if each storage is freed right after its last use.
     pub(crate) fn bytes_during(&self, order: &[u32]) -> Vec<i64> {
-        // From the end: what is live before a run is what is live after it, less what it writes, with what it reads.
+        // From the end: what is live before a run is what is live after it, less what it writes,
+        // with what it reads.
         let mut live = self.kept.clone();
         let sizes = live.iter().zip(&self.bytes);
         let mut now = self.base

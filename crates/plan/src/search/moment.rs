@@ -1,13 +1,14 @@
 //! What to keep across one moment, if bytes had a price.
 //!
-//! In: a model, the nodes of the *past* and which storages the *future* needs. Out, for a price λ of a byte,
-//! the nodes to run again after the moment.
+//! In: a model, the nodes of the *past* and which storages the *future* needs. Out, for a price λ
+//! of a byte, the nodes to run again after the moment.
 //!
-//! Formulation: `D_s = 1` if storage `s` of the past is needed after the moment, `R_w = 1` if node `w` of the
-//! past runs again. Minimise `Σ time_w · R_w + λ · Σ bytes_s · [D_s and not R_writer(s)]` subject to
-//! `D_s = 1` for what the future reads, and `R_w ≤ D_s` for what `w` reads. This is a minimum cut: arcs
-//! `D_s → R_writer(s)` of capacity `λ · bytes_s`, `R_w → sink` of capacity `time_w`, and uncuttable arcs
-//! `source → D_s` and `R_w → D_s`. A node that may not run again has no arc to the sink that can be cut.
+//! Formulation: `D_s = 1` if storage `s` of the past is needed after the moment, `R_w = 1` if node
+//! `w` of the past runs again. Minimise `Σ time_w · R_w + λ · Σ bytes_s · [D_s and not
+//! R_writer(s)]` subject to `D_s = 1` for what the future reads, and `R_w ≤ D_s` for what `w`
+//! reads. This is a minimum cut: arcs `D_s → R_writer(s)` of capacity `λ · bytes_s`, `R_w → sink`
+//! of capacity `time_w`, and uncuttable arcs `source → D_s` and `R_w → D_s`. A node that may not
+//! run again has no arc to the sink that can be cut.
 
 use super::flow::{Network, UNCUT};
 use super::model::Model;
@@ -34,8 +35,8 @@ pub(crate) struct Moment<'m> {
 }
 
 impl<'m> Moment<'m> {
-    /// `past[v]`: node `v` has run. `needed[s]`: the future reads storage `s`, which the past wrote.
-    /// `free[s]`: storage `s` is live at the moment in any case, and costs nothing.
+    /// `past[v]`: node `v` has run. `needed[s]`: the future reads storage `s`, which the past
+    /// wrote. `free[s]`: storage `s` is live at the moment in any case, and costs nothing.
     pub(crate) fn new(
         model: &'m Model,
         past: &[bool],
@@ -142,7 +143,8 @@ impl<'m> Moment<'m> {
         self.network.keep();
     }
 
-    /// Whether the last solution was found, and not given up: then only its value counts, as a lower bound.
+    /// Whether the last solution was found, and not given up: then only its value counts, as a
+    /// lower bound.
     pub(crate) fn is_solved(&self) -> bool {
         self.network.is_whole()
     }

@@ -1,4 +1,5 @@
-//! A small generator of pseudo-random numbers (splitmix64), so that a search is the same on every machine.
+//! A small generator of pseudo-random numbers (splitmix64), so that a search is the same on every
+//! machine.
 
 /// See the module's documentation.
 #[derive(Clone, Debug)]

@@ -1,14 +1,16 @@
 //! An order of its own: every node once, with as few bytes live as a greedy choice gives.
 //!
-//! In: a model. Out: the needed nodes in an order that respects reads and overwrites, `source` first.
+//! In: a model. Out: the needed nodes in an order that respects reads and overwrites, `source`
+//! first.
 //!
-//! Method: among the nodes whose reads are written and before which nothing has to run any more, the one that
-//! adds the fewest bytes goes next: what it writes and is read later, less what it reads for the last time. Ties go
-//! to the node that became ready last, which goes deep before it goes wide, then to the smaller one. A node's count changes
-//! only when it becomes the last reader of a storage, so a heap with stale entries serves: O(degrees · log n).
+//! Method: among the nodes whose reads are written and before which nothing has to run any more,
+//! the one that adds the fewest bytes goes next: what it writes and is read later, less what it
+//! reads for the last time. Ties go to the node that became ready last, which goes deep before it
+//! goes wide, then to the smaller one. A node's count changes only when it becomes the last reader
+//! of a storage, so a heap with stale entries serves: O(degrees · log n).
 //!
-//! Limits: it does not look ahead. On random graphs it is often far below the graph's own order, on training steps
-//! rarely.
+//! Limits: it does not look ahead. On random graphs it is often far below the graph's own order, on
+//! training steps rarely.
 
 use std::collections::BinaryHeap;
 
@@ -137,8 +139,9 @@ mod tests {
     use crate::testing::{chain, node};
     use rekindle_graph::{Bytes, Phase, Role, Storage, StorageId};
 
-    /// Three branches from one input, each a large storage that is then made small. The graph's own order makes all
-    /// the large ones first; one branch after the other holds one of them at a time.
+    /// Three branches from one input, each a large storage that is then made small. The graph's own
+    /// order makes all the large ones first; one branch after the other holds one of them at a
+    /// time.
     #[test]
     fn branches_go_one_after_the_other() {
         let mut parts = chain(1).into_parts();

@@ -1,19 +1,20 @@
 //! A sequence of runs that can be edited in place, with its peak always at hand.
 //!
-//! State: slots, of which each holds one run of a node or nothing. A storage is live from a run of its
-//! writer to the last read that comes before the writer's next run; one that is `kept` stays from its
-//! writer's last run to the end. So frees follow from the sequence, and a run that is inserted in the
-//! middle of a storage's life cuts that life in two.
+//! State: slots, of which each holds one run of a node or nothing. A storage is live from a run of
+//! its writer to the last read that comes before the writer's next run; one that is `kept` stays
+//! from its writer's last run to the end. So frees follow from the sequence, and a run that is
+//! inserted in the middle of a storage's life cuts that life in two.
 //!
-//! Edits: [`insert`](Sequence::insert), [`remove`](Sequence::remove) and [`open`](Sequence::open) (make an
-//! empty slot in front of a run). Each updates the bytes of the slots concerned in a [`MaxTree`], in
-//! O(degree · log slots), and is noted in a journal, so that [`rollback`](Sequence::rollback) restores the
-//! state exactly.
+//! Edits: [`insert`](Sequence::insert), [`remove`](Sequence::remove) and [`open`](Sequence::open)
+//! (make an empty slot in front of a run). Each updates the bytes of the slots concerned in a
+//! [`MaxTree`], in O(degree · log slots), and is noted in a journal, so that
+//! [`rollback`](Sequence::rollback) restores the state exactly.
 //!
-//! Invariants between edits: lists of runs are sorted by slot; the tree's value of a slot with a run is the
-//! bytes live during it, that of an empty slot is the bytes live across it (never above its neighbour).
-//! Limits: an edit does not check that it leaves a valid sequence. [`valid_at`](Sequence::valid_at) and
-//! [`serves_all`](Sequence::serves_all) are for the caller to ask.
+//! Invariants between edits: lists of runs are sorted by slot; the tree's value of a slot with a
+//! run is the bytes live during it, that of an empty slot is the bytes live across it (never above
+//! its neighbour). Limits: an edit does not check that it leaves a valid sequence.
+//! [`valid_at`](Sequence::valid_at) and [`serves_all`](Sequence::serves_all) are for the caller to
+//! ask.
 
 use super::model::Model;
 use super::tree::MaxTree;
@@ -73,7 +74,8 @@ pub(crate) struct Sequence<'m> {
 /// More moves than this for one empty slot, and the slots are spread again.
 const CROWDED: u32 = 24;
 
-/// Stretches whose overshoots count apart. One alone would not reward the repair of one of two peaks.
+/// Stretches whose overshoots count apart. One alone would not reward the repair of one of two
+/// peaks.
 const BLOCKS: u32 = 64;
 
 impl<'m> Sequence<'m> {
@@ -213,7 +215,8 @@ impl<'m> Sequence<'m> {
         n
     }
 
-    /// The last slot at which the life of `storage` that starts with its writer's `k`-th run is live.
+    /// The last slot at which the life of `storage` that starts with its writer's `k`-th run is
+    /// live.
     #[inline]
     fn end(&self, storage: usize, k: usize) -> usize {
         let writes = &self.runs[self.model.writer[storage] as usize];
@@ -236,8 +239,8 @@ impl<'m> Sequence<'m> {
         }
     }
 
-    /// The first and last slot of the life of `storage` that a read at `slot` falls into, and the last
-    /// use before `slot`.
+    /// The first and last slot of the life of `storage` that a read at `slot` falls into, and the
+    /// last use before `slot`.
     pub(crate) fn life_at(&self, storage: usize, slot: u32) -> Option<(u32, u32, u32)> {
         let writes = &self.runs[self.model.writer[storage] as usize];
         let k = self.before(writes, slot).checked_sub(1)?;

@@ -1,8 +1,8 @@
 //! The highest of many byte counts, of which whole ranges rise and fall together.
 //!
-//! A segment tree over `len` slots, kept bottom-up: `top[i]` is the highest value below node `i`, of which
-//! `add[i]` applies to the whole node and is not pushed down. Adding to a range and asking for the highest
-//! value cost O(log len) and O(1).
+//! A segment tree over `len` slots, kept bottom-up: `top[i]` is the highest value below node `i`,
+//! of which `add[i]` applies to the whole node and is not pushed down. Adding to a range and asking
+//! for the highest value cost O(log len) and O(1).
 
 /// See the module's documentation.
 #[derive(Clone, Debug)]
@@ -35,8 +35,8 @@ impl MaxTree {
         self.top[1]
     }
 
-    /// The slots in `2^level` blocks (fewer if there are fewer slots): the sum over the blocks of how far the
-    /// highest value of a block is above `limit`.
+    /// The slots in `2^level` blocks (fewer if there are fewer slots): the sum over the blocks of
+    /// how far the highest value of a block is above `limit`.
     pub(crate) fn above(&self, limit: i64, level: u32) -> i64 {
         self.above_under(1, limit, level)
     }

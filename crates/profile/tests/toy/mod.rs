@@ -58,8 +58,8 @@ impl Toy {
 
 /// The perceptron. The comments number the ranks.
 ///
-/// `shift` stands between `fc1` and `relu`, so that `fc1`'s output is read by the forward pass only and
-/// making `shift`'s output again takes two nodes.
+/// `shift` stands between `fc1` and `relu`, so that `fc1`'s output is read by the forward pass only
+/// and making `shift`'s output again takes two nodes.
 pub(crate) fn perceptron() -> Graph {
     use Phase::{Backward, Forward, Optimizer};
     use Role::{Activation, Gradient, Input, OptimizerState, Other, Parameter};

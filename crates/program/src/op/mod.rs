@@ -1,7 +1,7 @@
 //! The operations a program is made of.
 //!
-//! An [`Op`] carries every dimension that its kernel needs; its operands are plain blocks of memory.
-//! So a reshape is no operation, and a kernel never looks at a shape outside its own op.
+//! An [`Op`] carries every dimension that its kernel needs; its operands are plain blocks of
+//! memory. So a reshape is no operation, and a kernel never looks at a shape outside its own op.
 //!
 //! Layouts: images are `[n, h, w, c]`, convolution weights `[kh, kw, ci / groups, co]`, linear
 //! weights `[out, in]`, token ids and labels `i64`. A "row" is everything but the last axis.

@@ -25,8 +25,8 @@ pub struct Softmax {
     pub mask: Mask,
 }
 
-/// `cross_entropy`: `logits, labels → loss, lse` (`loss: [1]`, the mean over rows whose label is not
-/// [`CrossEntropy::IGNORE`]; `lse: [rows]`, the log of the sum of exponentials);
+/// `cross_entropy`: `logits, labels → loss, lse` (`loss: [1]`, the mean over rows whose label is
+/// not [`CrossEntropy::IGNORE`]; `lse: [rows]`, the log of the sum of exponentials);
 /// `cross_entropy_dx`: `logits, labels, lse, dloss → dlogits`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CrossEntropy {

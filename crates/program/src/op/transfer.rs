@@ -1,5 +1,5 @@
-//! Moving whole tensors out of the arena and back. No model writes these ops; a step that must run in
-//! less memory than it has tensors does.
+//! Moving whole tensors out of the arena and back. No model writes these ops; a step that must run
+//! in less memory than it has tensors does.
 
 /// `offload`: `x →` copies a tensor to a slot of the spill tier; `fetch`: `→ x` copies it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,8 +1,9 @@
 //! The engine's side of the comparisons with PyTorch.
 //!
-//! `engine_peer replay MODEL key=value…` trains a few steps on given weights and data and writes down what came out;
-//! `python/tests/test_engine.py` does the same in PyTorch and compares. `engine_peer serve MODEL key=value…` runs one step for each line
-//! of standard input and prints how long it took; `cargo xtask bench engine` lets it and PyTorch take turns.
+//! `engine_peer replay MODEL key=value…` trains a few steps on given weights and data and writes
+//! down what came out; `python/tests/test_engine.py` does the same in PyTorch and compares.
+//! `engine_peer serve MODEL key=value…` runs one step for each line of standard input and prints
+//! how long it took; `cargo xtask bench engine` lets it and PyTorch take turns.
 
 mod replay;
 mod request;

@@ -1,8 +1,9 @@
 //! A few steps on given weights and data, without dropout.
 //!
-//! In: `weights` and `data`, safetensors files (data under the names and in the layouts of the program's inputs). Out, in the
-//! folder `out`: `gradients.safetensors` of the first step, `final.safetensors` with parameters and buffers after `steps` steps;
-//! and one line with the loss of each step on standard output.
+//! In: `weights` and `data`, safetensors files (data under the names and in the layouts of the
+//! program's inputs). Out, in the folder `out`: `gradients.safetensors` of the first step,
+//! `final.safetensors` with parameters and buffers after `steps` steps; and one line with the loss
+//! of each step on standard output.
 
 use std::collections::BTreeMap;
 use std::path::Path;

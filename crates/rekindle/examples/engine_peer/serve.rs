@@ -1,7 +1,7 @@
 //! Steps on demand, timed.
 //!
-//! Prints the arena's bytes when ready; then, for each line of standard input, runs one step on a batch that stays the
-//! same and prints its seconds and its loss. Dropout is as the model has it.
+//! Prints the arena's bytes when ready; then, for each line of standard input, runs one step on a
+//! batch that stays the same and prints its seconds and its loss. Dropout is as the model has it.
 
 use std::io::{BufRead, Write};
 use std::time::Instant;

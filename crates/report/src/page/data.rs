@@ -57,7 +57,8 @@ pub struct StepReport {
     pub batch: Option<usize>,
     /// In the order in which they run in the plain step; sources that never run included.
     pub nodes: Vec<NodeRow>,
-    /// Names of the groups that bytes are stacked in, from the bottom to the top. Scratch belongs to the last.
+    /// Names of the groups that bytes are stacked in, from the bottom to the top. Scratch belongs
+    /// to the last.
     pub layers: Vec<String>,
     /// Everything that holds bytes.
     pub tensors: Vec<Tensor>,

@@ -1,11 +1,11 @@
 //! The report: one HTML file that needs nothing else, from plain data.
 //!
-//! In: a [`Page`], which holds numbers and names. Out: a document with its style, its script and its data inside; it
-//! loads nothing, and its own content policy forbids that it could. The files in `page/` are the document's source; the
-//! colours are those of the charts.
+//! In: a [`Page`], which holds numbers and names. Out: a document with its style, its script and
+//! its data inside; it loads nothing, and its own content policy forbids that it could. The files
+//! in `page/` are the document's source; the colours are those of the charts.
 //!
-//! Everything that is shown was decided elsewhere. The script draws, sorts, filters and adds up what is live at a moment.
-//! The same data give the same bytes.
+//! Everything that is shown was decided elsewhere. The script draws, sorts, filters and adds up
+//! what is live at a moment. The same data give the same bytes.
 
 mod data;
 

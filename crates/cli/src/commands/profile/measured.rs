@@ -1,6 +1,7 @@
 //! Running what is profiled: the plain step, or under a memory limit the step with swaps in it.
 //!
-//! In: a model at one batch size. Out: [`Profiled`], and a trace of one more step where one is wanted.
+//! In: a model at one batch size. Out: [`Profiled`], and a trace of one more step where one is
+//! wanted.
 
 use std::path::Path;
 

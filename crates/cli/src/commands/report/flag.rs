@@ -11,7 +11,8 @@ use crate::commands::stages::is_same_step;
 /// Whether and where a verb reports.
 #[derive(clap::Args)]
 pub(crate) struct Reported {
-    /// Add what this gives to the report in a folder, and write its page [folder, unless =DIR: rekindle-report]
+    /// Add what this gives to the report in a folder, and write its page [folder, unless =DIR:
+    /// rekindle-report]
     #[arg(
         long,
         value_name = "DIR",
@@ -22,8 +23,8 @@ pub(crate) struct Reported {
     report: Option<PathBuf>,
 }
 
-/// What the files of a graph are called: as those of the model's profile if it is one of a model (`resnet50-b4`), so that
-/// what several verbs find about one step comes together.
+/// What the files of a graph are called: as those of the model's profile if it is one of a model
+/// (`resnet50-b4`), so that what several verbs find about one step comes together.
 pub(crate) fn stem_of(graph: &Graph) -> String {
     match model_and_batch(Path::new(""), graph.name()) {
         (model, Some(batch)) => format!("{model}_bs{batch}"),
@@ -49,8 +50,8 @@ impl Reported {
         self.report.is_some()
     }
 
-    /// The folder, made if it is not there; `None` if no report is wanted. For the start of a verb: a folder that cannot
-    /// be made costs no work.
+    /// The folder, made if it is not there; `None` if no report is wanted. For the start of a verb:
+    /// a folder that cannot be made costs no work.
     pub(crate) fn folder(&self) -> anyhow::Result<Option<&Path>> {
         if let Some(folder) = &self.report {
             std::fs::create_dir_all(folder)
@@ -59,8 +60,8 @@ impl Reported {
         Ok(self.report.as_deref())
     }
 
-    /// Adds a step and its plan. If the folder has that step already, its times stay, and the plan's time is restated in
-    /// them: so what was found with the same times stays together.
+    /// Adds a step and its plan. If the folder has that step already, its times stay, and the
+    /// plan's time is restated in them: so what was found with the same times stays together.
     pub(crate) fn add_plan(&self, stem: &str, graph: &Graph, plan: &Plan) -> anyhow::Result<()> {
         let Some(folder) = &self.report else {
             return Ok(());

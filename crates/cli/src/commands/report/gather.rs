@@ -1,8 +1,9 @@
 //! From what is in a folder to what the page shows.
 //!
-//! A graph is a step. A plan belongs to the graph on which its replay has the peak and the time that it promises, and a
-//! frontier to the graph whose plain peak is its largest budget, so nothing depends on how files are called. Tables of a
-//! profile without a graph are a step too, of which less is known.
+//! A graph is a step. A plan belongs to the graph on which its replay has the peak and the time
+//! that it promises, and a frontier to the graph whose plain peak is its largest budget, so nothing
+//! depends on how files are called. Tables of a profile without a graph are a step too, of which
+//! less is known.
 
 use std::path::Path;
 
@@ -131,8 +132,8 @@ fn strategy_of(plan: &Plan) -> &str {
     plan.strategy.as_deref().unwrap_or("a plan")
 }
 
-/// The frontier whose largest budget is this plain step's peak. What it does there takes the plain step's time, in an order
-/// that may need less.
+/// The frontier whose largest budget is this plain step's peak. What it does there takes the plain
+/// step's time, in an order that may need less.
 fn frontier_of(plain: &Timeline, folder: &Folder) -> Vec<FrontierPoint> {
     let is_plain = |p: &FrontierPoint| {
         let close = (p.seconds - plain.time.seconds()).abs() <= 1e-9 * plain.time.seconds();
@@ -143,7 +144,8 @@ fn frontier_of(plain: &Timeline, folder: &Folder) -> Vec<FrontierPoint> {
     own.cloned().unwrap_or_default()
 }
 
-/// What other methods reach: those without a budget are made here, those with one are plans of the folder.
+/// What other methods reach: those without a budget are made here, those with one are plans of the
+/// folder.
 fn beside(graph: &Graph, folder: &Folder) -> anyhow::Result<Vec<Beside>> {
     let methods = [
         (
@@ -212,7 +214,8 @@ fn decision_rows(
     Ok(storages.iter().map(row).collect())
 }
 
-/// The activations with what follows from the graph's times, and the swap times that were measured, if any.
+/// The activations with what follows from the graph's times, and the swap times that were measured,
+/// if any.
 fn activations(
     graph: &Graph,
     model: &str,
@@ -329,7 +332,8 @@ fn display_name(model: &str, batch: Option<usize>) -> String {
     }
 }
 
-/// The model and the batch size, from a name such as `resnet152_bs4.graph.json` or else from the graph's, `resnet152-b4`.
+/// The model and the batch size, from a name such as `resnet152_bs4.graph.json` or else from the
+/// graph's, `resnet152-b4`.
 pub(super) fn model_and_batch(path: &Path, graph: &str) -> (String, Option<usize>) {
     let file = path.file_name().unwrap_or_default().to_string_lossy();
     let file = file.trim_start_matches("profiler_stats_");

@@ -1,9 +1,10 @@
 //! What a step on the page lacks, with the command that makes it, if there is one.
 //!
-//! A graph can be planned, whoever made it. Only a step of one of our models can be profiled or compared; which flags it was
-//! built with is read from its name and its nodes.
+//! A graph can be planned, whoever made it. Only a step of one of our models can be profiled or
+//! compared; which flags it was built with is read from its name and its nodes.
 //!
-//! Limit: Adam and AdamW have the same nodes, bytes and, but for little, times: one is named for both.
+//! Limit: Adam and AdamW have the same nodes, bytes and, but for little, times: one is named for
+//! both.
 
 use std::path::Path;
 
@@ -46,7 +47,8 @@ pub(super) fn of_graph(
     Ok(all)
 }
 
-/// The budget to suggest, in percent of the plain peak: half of it, or the least that is quickly known to have a plan.
+/// The budget to suggest, in percent of the plain peak: half of it, or the least that is quickly
+/// known to have a plan.
 fn budget(graph: &Graph) -> Result<u64, PlanError> {
     const HALF: u64 = 50;
     let quick = Options {
@@ -106,8 +108,9 @@ fn quoted(path: &Path) -> String {
     }
 }
 
-/// The words that name a step in a command: the model, and the flags that it was built with, as far as they can be known;
-/// nothing for a step that is of no model. `graph` is the graph's name (`gpt2-b4-s64`).
+/// The words that name a step in a command: the model, and the flags that it was built with, as far
+/// as they can be known; nothing for a step that is of no model. `graph` is the graph's name
+/// (`gpt2-b4-s64`).
 pub(super) fn step_words(step: &StepReport, graph: &str) -> Option<String> {
     rekindle_models::names().find(|name| *name == step.model)?;
     let optimizer = optimizer(step)?;
