@@ -1,7 +1,9 @@
-"""The contenders of `torch_contest.py`: ways to run a training step, each of which lives in a process of its own.
+"""The contenders of `torch_contest.py`: ways to run a training step, each of which lives in a
+process of its own.
 
-A contender first trains for three steps from the same weights as the others with an optimizer, and its loss, gradients and buffers of each
-step are compared with eager's, bit for bit. Then it waits for orders and runs a step at each.
+A contender first trains for three steps from the same weights as the others with an optimizer, and
+its loss, gradients and buffers of each step are compared with eager's, bit for bit. Then it waits
+for orders and runs a step at each.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ SEED = 7
 
 @dataclass(frozen=True)
 class Kind:
-    """A way to run the step: eager, checkpoint, torch with a share, or rekindle with a number of bytes."""
+    """A way to run the step: eager, checkpoint, torch with a share, or rekindle with a number of
+    bytes.
+    """
 
     way: str
     budget: float | int | None = None
@@ -53,7 +57,9 @@ class Trained:
     first_call: float = 0.0
     digests: dict[str, str] = field(default_factory=dict)
     error: float = 0.0
-    """The largest difference between gradients of the first step and eager's, as a share of the parameter's largest."""
+    """The largest difference between gradients of the first step and eager's, as a share of the
+    parameter's largest.
+    """
 
     def differing(self, other: Trained) -> int:
         """How many numbers are not the same, bit for bit."""
@@ -71,7 +77,9 @@ class Contender:
         if kind.way == "checkpoint":
             checkpoint_blocks(self.module)
         elif kind.way == "torch":
-            self.step = torch.compile(self.module, backend=self._partitioned(kind.budget), dynamic=False)
+            self.step = torch.compile(
+                self.module, backend=self._partitioned(kind.budget), dynamic=False
+            )
         elif kind.way == "rekindle":
             self.trained.budget = kind.budget
             self.step = rekindle.compile(self.module, kind.budget)
@@ -85,7 +93,9 @@ class Contender:
         return loss
 
     def train(self, gradients: Path) -> None:
-        """A few steps with an optimizer. The gradients of the first are compared with those in a file or, by the first to come, written there."""
+        """A few steps with an optimizer. The gradients of the first are compared with those in a
+        file or, by the first to come, written there.
+        """
         start = {name: value.clone() for name, value in self.module.state_dict().items()}
         try:
             self._train(gradients)
@@ -105,7 +115,9 @@ class Contender:
             if number == 0:
                 self._compare(gradients)
             numbers = {"loss": loss, **self._gradients(), **dict(self.module.named_buffers())}
-            self.trained.digests.update((f"{number}: {name}", digest(value)) for name, value in numbers.items())
+            self.trained.digests.update(
+                (f"{number}: {name}", digest(value)) for name, value in numbers.items()
+            )
             optimizer.step()
 
     def _first(self, seed: int) -> Tensor:
@@ -119,7 +131,9 @@ class Contender:
         """A step whose peak is measured."""
         self.module.zero_grad(set_to_none=True)
         gc.collect()
-        with rekindle.measure_peak([*self.module.parameters(), *self.module.buffers(), *self.batch]) as account:
+        with rekindle.measure_peak(
+            [*self.module.parameters(), *self.module.buffers(), *self.batch]
+        ) as account:
             loss = self.run(seed)
         self.trained.peak = account.peak
         return loss
@@ -169,7 +183,9 @@ def difference(found: Tensor, expected: Tensor) -> float:
 
 
 def serve(orders: Connection, case: str, kind: Kind, gradients: Path) -> None:
-    """The process of a contender: trains, tells what that showed, then runs a step at each order until there is nobody to give one."""
+    """The process of a contender: trains, tells what that showed, then runs a step at each order
+    until there is nobody to give one.
+    """
     contender = Contender(case, kind)
     contender.train(gradients)
     orders.send(contender.trained)

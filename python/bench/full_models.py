@@ -1,7 +1,8 @@
-"""Training steps at full size, as users have them: unmodified models with random weights, in training mode.
+"""Training steps at full size, as users have them: unmodified models with random weights, in
+training mode.
 
-A `Step` is a module that returns its loss, so that the whole step can be captured. Its `blocks` are what one would wrap in
-`torch.utils.checkpoint`.
+A `Step` is a module that returns its loss, so that the whole step can be captured. Its `blocks` are
+what one would wrap in `torch.utils.checkpoint`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """PyTorch's side of `cargo xtask bench engine`: eager training steps on demand, timed.
 
-Prints the peak in bytes of one step when ready; then, for each line of standard input, runs one step and prints its seconds and its
-loss. Arguments: the case's name and the number of threads. The optimizers are PyTorch's fused ones, its fastest.
+Prints the peak in bytes of one step when ready; then, for each line of standard input, runs one
+step and prints its seconds and its loss. Arguments: the case's name and the number of threads. The
+optimizers are PyTorch's fused ones, its fastest.
 """
 
 import sys
@@ -18,7 +19,9 @@ CASES = {
     case.name: case
     for case in (
         Case("resnet152", lambda: resnet(152), image_batch, "images", "sgd", 1e-3, batch=4),
-        Case("bert-base", lambda: bert(0.1), masked_token_batch, "input_ids", "adam", 1e-4, batch=8),
+        Case(
+            "bert-base", lambda: bert(0.1), masked_token_batch, "input_ids", "adam", 1e-4, batch=8
+        ),
     )
 }
 OPTIMIZERS = {

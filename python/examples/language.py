@@ -3,8 +3,9 @@
     pip install . torch transformers
     python python/examples/language.py
 
-A sentence counts upwards from a random word, so every masked word follows from its neighbours. Dropout draws the same mask when an
-activation is recomputed: the losses are those of the plain model.
+A sentence counts upwards from a random word, so every masked word follows from its neighbours.
+Dropout draws the same mask when an activation is recomputed: the losses are those of the plain
+model.
 """
 
 from __future__ import annotations
@@ -30,7 +31,11 @@ class MaskedLanguageModel(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         config = BertConfig(
-            vocab_size=WORDS, hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024
+            vocab_size=WORDS,
+            hidden_size=256,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            intermediate_size=1024,
         )
         self.bert = BertForMaskedLM(config)
 
@@ -50,12 +55,17 @@ def batches(size: int, length: int, steps: int):
 def a_third(model: nn.Module, batch: tuple[Tensor, Tensor]) -> int:
     """A budget: what stays through the whole step, and a third of what the plain step has above it."""
     plain = rekindle.profile(model, batch, profile="roofline").graph.peak
-    lasting = sum(tensor.nbytes for tensor in [*model.parameters(), *model.parameters(), *model.buffers(), *batch])
+    lasting = sum(
+        tensor.nbytes
+        for tensor in [*model.parameters(), *model.parameters(), *model.buffers(), *batch]
+    )
     return lasting + (plain - lasting) // 3
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--length", type=int, default=64, help="words in a sentence")
     parser.add_argument("--steps", type=int, default=10)

@@ -3,8 +3,8 @@
     pip install . torch torchvision
     python python/examples/vision.py
 
-The images of a class share a pattern under noise, so the loss falls within a few steps. Any module that returns its loss can take
-the place of `Classifier`; nothing else changes for Rekindle.
+The images of a class share a pattern under noise, so the loss falls within a few steps. Any module
+that returns its loss can take the place of `Classifier`; nothing else changes for Rekindle.
 """
 
 from __future__ import annotations
@@ -42,12 +42,17 @@ def batches(size: int, side: int, steps: int):
 def a_third(model: nn.Module, batch: tuple[Tensor, Tensor]) -> int:
     """A budget: what stays through the whole step, and a third of what the plain step has above it."""
     plain = rekindle.profile(model, batch, profile="roofline").graph.peak
-    lasting = sum(tensor.nbytes for tensor in [*model.parameters(), *model.parameters(), *model.buffers(), *batch])
+    lasting = sum(
+        tensor.nbytes
+        for tensor in [*model.parameters(), *model.parameters(), *model.buffers(), *batch]
+    )
     return lasting + (plain - lasting) // 3
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--side", type=int, default=96, help="of the images, in pixels")
     parser.add_argument("--steps", type=int, default=10)

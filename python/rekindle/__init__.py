@@ -106,4 +106,6 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as missing:
         if missing.name != "torch":
             raise
-        raise TorchMissing(f"rekindle.{name} needs PyTorch, which is not installed: pip install torch") from None
+        raise TorchMissing(
+            f"rekindle.{name} needs PyTorch, which is not installed: pip install torch"
+        ) from None

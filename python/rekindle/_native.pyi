@@ -1,10 +1,23 @@
-"""The planner, rewriter and checker. Bytes are whole numbers, times are microseconds, nodes and storages are indices."""
+"""The planner, rewriter and checker. Bytes are whole numbers, times are microseconds, nodes and
+storages are indices.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, final
 
-__all__ = ["Decision", "Graph", "Plan", "parse_budget", "plan", "rewrite", "smallest", "verify", "write_profile", "__version__"]
+__all__ = [
+    "Decision",
+    "Graph",
+    "Plan",
+    "parse_budget",
+    "plan",
+    "rewrite",
+    "smallest",
+    "verify",
+    "write_profile",
+    "__version__",
+]
 
 __version__: str
 """The version of the planner."""
@@ -73,7 +86,9 @@ class Plan:
 
     @staticmethod
     def from_json(text: str) -> Plan:
-        """Reads `remat.plan/1`. Nothing is known of its bound and status, and `verify` judges the rest."""
+        """Reads `remat.plan/1`. Nothing is known of its bound and status, and `verify` judges the
+        rest.
+        """
     def to_json(self) -> str:
         """Writes `remat.plan/1`."""
     @property
@@ -102,7 +117,9 @@ class Plan:
         """The highest bytes during each run, in order."""
 
 def parse_budget(text: str, graph: Graph) -> int:
-    """The bytes that `text` allows for `graph`: `3GiB`, `800MiB`, plain bytes, or `60%` of the plain peak."""
+    """The bytes that `text` allows for `graph`: `3GiB`, `800MiB`, plain bytes, or `60%` of the
+    plain peak.
+    """
 
 def plan(
     graph: Graph,
@@ -115,18 +132,22 @@ def plan(
 ) -> Plan:
     """Plans `graph` under `budget` bytes.
 
-    `progress(done, total, best, lowest)` is called now and then; after `time_limit` seconds the best plan so far is taken.
-    Raises `rekindle.InfeasibleBudget` if no plan fits.
+    `progress(done, total, best, lowest)` is called now and then; after `time_limit` seconds the
+    best plan so far is taken. Raises `rekindle.InfeasibleBudget` if no plan fits.
     """
 
 def smallest(graph: Graph, *, strategy: str = "search", effort: int | None = None) -> Plan:
     """The plan with the smallest peak that the strategy knows how to reach."""
 
 def rewrite(graph: Graph, plan: Plan) -> Graph:
-    """The plan as an ordinary graph: each recomputation is a node of its own, and nothing is written twice."""
+    """The plan as an ordinary graph: each recomputation is a node of its own, and nothing is
+    written twice.
+    """
 
 def verify(graph: Graph, plan: Plan) -> list[str]:
     """Everything that is wrong with `plan` as a plan of `graph`, in words; nothing if it holds."""
 
-def write_profile(graph: Graph, folder: str | Path, model: str, batch_size: int, device: str) -> list[Path]:
+def write_profile(
+    graph: Graph, folder: str | Path, model: str, batch_size: int, device: str
+) -> list[Path]:
     """Writes tables, graph and pictures into a folder, and gives their paths."""

@@ -1,11 +1,14 @@
-"""The peak of a step, measured: every storage that an operation makes is counted from its making to its end.
+"""The peak of a step, measured: every storage that an operation makes is counted from its making to
+its end.
 
-`measure_peak()` is a context. Inside it, each storage that an operation returns is entered with its bytes, and a weak
-reference takes it out when it dies. What was there before is counted if it is named. The count is exact: it is the sum of
-what PyTorch asked its allocator for, without what an operation asks for and gives back while it runs (its scratch) and without the
-allocator's own rounding.
+`measure_peak()` is a context. Inside it, each storage that an operation returns is entered with its
+bytes, and a weak reference takes it out when it dies. What was there before is counted if it is
+named. The count is exact: it is the sum of what PyTorch asked its allocator for, without what an
+operation asks for and gives back while it runs (its scratch) and without the allocator's own
+rounding.
 
-Limits: on a GPU this counts what is asked for; `torch.cuda.max_memory_allocated` adds the allocator's rounding.
+Limits: on a GPU this counts what is asked for; `torch.cuda.max_memory_allocated` adds the
+allocator's rounding.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 class measure_peak(TorchDispatchMode):  # noqa: N801 (a context, named like one)
     """Counts the bytes of all storages that are made in its scope.
 
-    `there` are tensors whose bytes count from the start, such as `model.parameters()` and the batch.
+    `there` are tensors whose bytes count from the start, such as `model.parameters()` and the
+    batch.
     """
 
     def __init__(self, there: Iterable[torch.Tensor] = ()) -> None:

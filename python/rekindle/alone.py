@@ -1,7 +1,8 @@
-"""A model's joint graph without running the model: for profiles, for the largest batch, and for other tools.
+"""A model's joint graph without running the model: for profiles, for the largest batch, and for
+other tools.
 
-The capture is that of `rekindle.compile`, ended as soon as the joint graph is there: no operation of the model has run by then, so a
-step that does not fit in memory can be captured all the same.
+The capture is that of `rekindle.compile`, ended as soon as the joint graph is there: no operation
+of the model has run by then, so a step that does not fit in memory can be captured all the same.
 
 Limits: the model must be one graph. A graph break is an error that names its place.
 """
@@ -48,12 +49,18 @@ def capture(model: torch.nn.Module, inputs: Batch) -> Joint:
 
     def stop(module: fx.GraphModule, _: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
         refuse_sparse(module.graph)
-        raise _Captured(Joint(module, num_fwd_outputs, options.get("static_lifetime_input_indices") or ()))
+        raise _Captured(
+            Joint(module, num_fwd_outputs, options.get("static_lifetime_input_indices") or ())
+        )
 
     def never(_module: fx.GraphModule, _inputs: list[Any]) -> Callable[..., Any]:
-        raise UnsupportedGraph("nothing in this call needs a gradient, so there is no training step in it")
+        raise UnsupportedGraph(
+            "nothing in this call needs a gradient, so there is no training step in it"
+        )
 
-    backend = aot_autograd(fw_compiler=never, bw_compiler=never, inference_compiler=never, partition_fn=stop)
+    backend = aot_autograd(
+        fw_compiler=never, bw_compiler=never, inference_compiler=never, partition_fn=stop
+    )
     args, kwargs = _arguments(inputs)
     torch._dynamo.reset()
     try:
@@ -86,10 +93,12 @@ def plan(
     effort: int | None = None,
     time_limit: float | None = None,
 ) -> Planned:
-    """Plans a joint graph that another tool has captured; `Planned.modules()` are its forward and backward.
+    """Plans a joint graph that another tool has captured; `Planned.modules()` are its forward and
+    backward.
 
-    The graph is as AOTAutograd gives it to a `partition_fn`: functional, tangents are the placeholders called `tangents_…`, a fake
-    tensor in each `meta["val"]`. `static_inputs` are the positions of parameters and buffers.
+    The graph is as AOTAutograd gives it to a `partition_fn`: functional, tangents are the
+    placeholders called `tangents_…`, a fake tensor in each `meta["val"]`. `static_inputs` are the
+    positions of parameters and buffers.
     """
     settings = Settings(budget, profile, strategy, effort, time_limit)
     _check_joint_graph(joint_graph, num_forward_outputs)
@@ -99,18 +108,28 @@ def plan(
 def _check_joint_graph(module: object, num_forward_outputs: int) -> None:
     """Refuses what is no joint graph."""
     if not isinstance(module, fx.GraphModule):
-        raise InvalidInput(f"a joint graph is a torch.fx.GraphModule, not a {type(module).__name__}")
+        raise InvalidInput(
+            f"a joint graph is a torch.fx.GraphModule, not a {type(module).__name__}"
+        )
     outputs = module.graph.output_node().args[0]
     if not isinstance(outputs, (list, tuple)):
-        raise InvalidInput("the graph gives one value: a joint graph gives a tuple, the forward's outputs and then the gradients")
+        raise InvalidInput(
+            "the graph gives one value: a joint graph gives a tuple, the forward's outputs and then the gradients"
+        )
     if not 0 < num_forward_outputs <= len(outputs):
-        raise InvalidInput(f"the graph gives {len(outputs)} values, of which {num_forward_outputs} cannot be the forward's outputs")
+        raise InvalidInput(
+            f"the graph gives {len(outputs)} values, of which {num_forward_outputs} cannot be the forward's outputs"
+        )
     placeholders = module.graph.find_nodes(op="placeholder")
     if not any(node.name.startswith("tangents") for node in placeholders):
-        raise InvalidInput("no placeholder of the graph is called tangents_…: it is not a joint graph, whose backward begins at these")
+        raise InvalidInput(
+            "no placeholder of the graph is called tangents_…: it is not a joint graph, whose backward begins at these"
+        )
     unknown = [node.name for node in placeholders if "val" not in node.meta]
     if unknown:
-        raise InvalidInput(f'{unknown[0]} has no fake tensor in its meta["val"], so its size is not known: trace the graph with fake tensors')
+        raise InvalidInput(
+            f'{unknown[0]} has no fake tensor in its meta["val"], so its size is not known: trace the graph with fake tensors'
+        )
     refuse_sparse(module.graph)
 
 
@@ -127,7 +146,9 @@ class StepProfile:
     """Operations that could not be run alone and have the cost model's time."""
 
     def save(self, folder: str | Path) -> list[Path]:
-        """Writes the tables (CSV), the graph (`remat.graph/1`) and the pictures (SVG and PNG) that `rekindle profile` writes."""
+        """Writes the tables (CSV), the graph (`remat.graph/1`) and the pictures (SVG and PNG) that
+        `rekindle profile` writes.
+        """
         Path(folder).mkdir(parents=True, exist_ok=True)
         return _native.write_profile(self.graph, folder, self.name, self.batch_size, self.device)
 
@@ -178,15 +199,18 @@ def max_batch(
     strategy: Strategy = "search",
     optimizer: torch.optim.Optimizer | None = None,
 ) -> LargestBatch:
-    """The largest batch size that trains in `budget`. `make_batch(n)` gives the model's arguments for a batch of `n`.
+    """The largest batch size that trains in `budget`. `make_batch(n)` gives the model's arguments
+    for a batch of `n`.
 
-    Sizes are doubled while they fit, then halved in; the peak is taken to grow with the batch. Nothing of the model runs. What counts is
-    what `compile` counts.
+    Sizes are doubled while they fit, then halved in; the peak is taken to grow with the batch.
+    Nothing of the model runs. What counts is what `compile` counts.
     """
     check_module(model)
     check_optimizer(optimizer)
     if isinstance(budget, float) or (isinstance(budget, str) and "%" in budget):
-        raise InvalidInput('a share of the plain peak depends on the batch: give the budget in bytes, such as "8GiB"')
+        raise InvalidInput(
+            'a share of the plain peak depends on the batch: give the budget in bytes, such as "8GiB"'
+        )
     held = {"optimizer state": state_bytes(optimizer)} if optimizer is not None else {}
     settings = Settings(budget, "roofline", strategy, FEASIBLE_EFFORT)
     known: dict[int, tuple[bool, int | None]] = {}

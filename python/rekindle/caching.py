@@ -1,11 +1,12 @@
 """Plans on disk: a step that has been planned before is not planned again.
 
-A plan is found by a hash of everything that it depends on: the graph with its sizes, the budget, the strategy and its effort,
-where the times are from, the device, and the versions of PyTorch and Rekindle. A file holds the timed graph and the plan; whoever reads it
-has it compared with what was asked for, and checked like a new one.
+A plan is found by a hash of everything that it depends on: the graph with its sizes, the budget,
+the strategy and its effort, where the times are from, the device, and the versions of PyTorch and
+Rekindle. A file holds the timed graph and the plan; whoever reads it has it compared with what was
+asked for, and checked like a new one.
 
-The folder is `$REKINDLE_CACHE` (`~` is the user's home), or `rekindle` in the user's cache folder. `REKINDLE_CACHE=off`, in any case, keeps plans in
-memory only.
+The folder is `$REKINDLE_CACHE` (`~` is the user's home), or `rekindle` in the user's cache folder.
+`REKINDLE_CACHE=off`, in any case, keeps plans in memory only.
 """
 
 from __future__ import annotations
@@ -34,11 +35,15 @@ def folder() -> Path | None:
 
 def key_of(graph: str, about: Mapping[str, object]) -> str:
     """The name under which a plan is kept."""
-    return hashlib.sha256(json.dumps([graph, sorted(about.items())], default=str).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps([graph, sorted(about.items())], default=str).encode()
+    ).hexdigest()
 
 
 def load(key: str) -> tuple[str, str] | None:
-    """The timed graph and the plan, or None if there is no file. A file that is no such pair is an `InvalidInput` error."""
+    """The timed graph and the plan, or None if there is no file. A file that is no such pair is an
+    `InvalidInput` error.
+    """
     where = folder()
     if where is None:
         return None
@@ -56,7 +61,9 @@ def load(key: str) -> tuple[str, str] | None:
 
 
 def store(key: str, graph: str, plan: str) -> None:
-    """Keeps a plan: whole or not at all. A folder that cannot be written to is no reason to stop training."""
+    """Keeps a plan: whole or not at all. A folder that cannot be written to is no reason to stop
+    training.
+    """
     where = folder()
     if where is None:
         return

@@ -1,13 +1,16 @@
 """`torch.compile` → joint graphs, and planned modules back.
 
-A `Session` belongs to one compiled model. AOTAutograd hands it each training graph (`partition`) and runs the two modules that
-it gives back. Graphs without a backward run as they are.
+A `Session` belongs to one compiled model. AOTAutograd hands it each training graph (`partition`)
+and runs the two modules that it gives back. Graphs without a backward run as they are.
 
-A step that is one graph is planned when it is captured. Of a step that is several graphs, the first pass collects: each is planned to hold as
-little as it can for those behind it, and runs. Before the next step they are planned together (`plan_together`), and the model is compiled
-anew with these plans. Where nobody tells when a step begins (`rekindle.backend`), a second graph in a step is refused when it is to run.
+A step that is one graph is planned when it is captured. Of a step that is several graphs, the first
+pass collects: each is planned to hold as little as it can for those behind it, and runs. Before the
+next step they are planned together (`plan_together`), and the model is compiled anew with these
+plans. Where nobody tells when a step begins (`rekindle.backend`), a second graph in a step is
+refused when it is to run.
 
-Gradients that are there when a step begins count as held: a step that finds some has a plan of its own.
+Gradients that are there when a step begins count as held: a step that finds some has a plan of its
+own.
 """
 
 from __future__ import annotations
@@ -38,7 +41,9 @@ Compiler = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
 NUMBER = "rekindle_plan"
 """Under this key a module's `meta` tells which graph it is a half of."""
 MOST_PLANS = 64
-"""Graphs that a session plans. A model whose inputs have a new shape in every step would do nothing else."""
+"""Graphs that a session plans. A model whose inputs have a new shape in every step would do nothing
+else.
+"""
 
 
 class Session:
@@ -55,15 +60,20 @@ class Session:
         self.settings = settings
         self.optimizer = optimizer
         self.left_by_optimizer = 0
-        """Where there was an optimizer that did not come along to this process: the bytes of its state."""
+        """Where there was an optimizer that did not come along to this process: the bytes of its
+        state.
+        """
         self.check = check
         self.inductor = inductor
         self.planned: list[Planned] = []
         """One for each graph and shape, in the order of their first calls."""
         self.resident: Callable[[], tuple[int, int]] = lambda: (0, 0)
-        """The bytes of all parameters and buffers of the model, and of the gradients that a step makes."""
+        """The bytes of all parameters and buffers of the model, and of the gradients that a step
+        makes.
+        """
         self.collects = False
-        """Whether somebody tells when a call begins, and calls `plan_together` after a first pass."""
+        """Whether somebody tells when a call begins, and calls `plan_together` after a first pass.
+        """
         self.is_split = False
         """Whether a step is several graphs."""
         self.runs: list[int] = []
@@ -86,7 +96,9 @@ class Session:
         self._decided: dict[int, Found] = {}
 
     def begin(self, gradients: int) -> int:
-        """A call of the model begins, while there are gradients of so many bytes. Gives the bytes that earlier calls still hold."""
+        """A call of the model begins, while there are gradients of so many bytes. Gives the bytes
+        that earlier calls still hold.
+        """
         self.runs, self.breaks, self.ran_without_gradients = [], [], False
         self.gradients, self._captured = gradients, []
         self._known_breaks = dict(counters["graph_break"])
@@ -101,7 +113,9 @@ class Session:
 
     def _note_breaks(self) -> None:
         known = self._known_breaks
-        self.breaks = [why for why, count in counters["graph_break"].items() if count > known.get(why, 0)]
+        self.breaks = [
+            why for why, count in counters["graph_break"].items() if count > known.get(why, 0)
+        ]
         self.is_split |= bool(self.breaks) and self.collects
 
     @property
@@ -123,12 +137,16 @@ class Session:
         """The graphs of the call before, by number, and the step that they make up."""
         numbers = sorted(set(self.runs))
         parts = [self._part(number) for number in numbers]
-        return numbers, Step(parts, [numbers.index(number) for number in self.runs], self.resident()[0])
+        return numbers, Step(
+            parts, [numbers.index(number) for number in self.runs], self.resident()[0]
+        )
 
     def _part(self, number: int) -> Part:
         if number not in self._parts:
             planned = self._collected[number]
-            self._parts[number] = Part(planned.graph, planned.lowered.boundary, planned.joint.input_gradient_bytes)
+            self._parts[number] = Part(
+                planned.graph, planned.lowered.boundary, planned.joint.input_gradient_bytes
+            )
         return self._parts[number]
 
     def _warn_of_first_pass(self) -> None:
@@ -163,7 +181,9 @@ class Session:
             self.settings,
             self.held(joint),
             f"graph {number}",
-            decide=self._first_pass(joint) if self.is_split and number not in self._decided else None,
+            decide=self._first_pass(joint)
+            if self.is_split and number not in self._decided
+            else None,
             given=self._decided.get(number),
         )
         self._collected[number] = planned
@@ -184,20 +204,27 @@ class Session:
         return number
 
     def _first_pass(self, joint: Joint) -> Decide:
-        """How a graph is planned while those behind it are not known: what it saves shall be little."""
+        """How a graph is planned while those behind it are not known: what it saves shall be
+        little.
+        """
         before = self.runs + [number for number in self._captured if number not in self.runs]
         resident, gradients = self.resident()
         others = Others(
             resident,
-            saved=sum(self._part(number).saved_by(self._collected[number].plan) for number in before),
+            saved=sum(
+                self._part(number).saved_by(self._collected[number].plan) for number in before
+            ),
             gradients=gradients - sum(self._part(number).gradients for number in set(before)),
         )
         size = joint.input_gradient_bytes
-        return lambda graph, boundary: first_pass(Part(graph, boundary, size), self.settings, others)
+        return lambda graph, boundary: first_pass(
+            Part(graph, boundary, size), self.settings, others
+        )
 
     def held(self, joint: Joint) -> dict[str, int]:
         """Bytes that lie in memory beside the graph's own."""
-        # Where a step is several graphs, what others read is counted when they are planned together.
+        # Where a step is several graphs, what others read is counted when they are planned
+        # together.
         unread = 0 if self.is_split else unread_bytes(joint, self.resident()[0])
         return self.held_by_others() | ({UNREAD: unread} if unread else {})
 
@@ -213,7 +240,9 @@ class Session:
 
     def again(self) -> Session:
         """A session with the same settings that has planned nothing."""
-        session = Session(self.settings, optimizer=self.optimizer, check=self.check, inductor=self.inductor)
+        session = Session(
+            self.settings, optimizer=self.optimizer, check=self.check, inductor=self.inductor
+        )
         session.left_by_optimizer = self.left_by_optimizer
         return session
 
@@ -226,7 +255,10 @@ class Session:
     def backend(self) -> Compiler:
         """What `torch.compile` takes as its backend."""
         compiler: Compiler = aot_autograd(
-            fw_compiler=self._forward, bw_compiler=self._backward, inference_compiler=self._inference, partition_fn=self.partition
+            fw_compiler=self._forward,
+            bw_compiler=self._backward,
+            inference_compiler=self._inference,
+            partition_fn=self.partition,
         )
         return compiler
 
@@ -236,7 +268,9 @@ class Session:
         saved, largest = planned.saved, planned.split.largest_saved
         run = self._executor(module, inputs, is_backward=False)
         if self.check or self.inductor:
-            self._watches[number] = Check(planned) if self.check else Meter(planned, warn_over_budget)
+            self._watches[number] = (
+                Check(planned) if self.check else Meter(planned, warn_over_budget)
+            )
             run = self._watches[number].forward(run)
 
         def call(arguments: list[Any]) -> Any:
@@ -258,13 +292,16 @@ class Session:
         return compile_half(module, inputs, is_backward=is_backward)
 
     def _refuse_what_is_not_counted(self, planned: Planned, arguments: list[Any]) -> None:
-        """Where nobody tells when a step begins, what a plan does not count is found when it is there."""
+        """Where nobody tells when a step begins, what a plan does not count is found when it is
+        there.
+        """
         waiting = self.outstanding.bytes()
         if waiting:
             raise SplitStep(
                 f"a graph is to run while {len(waiting)} others wait for their backward and hold {sum(waiting.values())} bytes, "
                 "but rekindle.backend plans each graph for the whole budget: use rekindle.compile, which plans the graphs of a step together, "
-                "or call backward after each forward. The graphs end here: " + ("; ".join(sorted(self.breaks)) or "unknown")
+                "or call backward after each forward. The graphs end here: "
+                + ("; ".join(sorted(self.breaks)) or "unknown")
             )
         found = gradient_bytes(arguments)
         if planned.peak + found > planned.plan.budget:

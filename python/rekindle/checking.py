@@ -1,7 +1,8 @@
 """`check=True`: the first step of a plan runs without it too, and every number must be the same.
 
-Both forwards start from the same generator state and the same arguments; both backwards from the same tangents. Outputs and
-gradients are compared by their bits, so that a NaN equals itself. After that step nothing is left of the check.
+Both forwards start from the same generator state and the same arguments; both backwards from the
+same tangents. Outputs and gradients are compared by their bits, so that a NaN equals itself. After
+that step nothing is left of the check.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from rekindle.randomness import same_draws
 
 
 class Check:
-    """The comparison of one plan with the plain step. Wraps the functions that run the plan's two modules."""
+    """The comparison of one plan with the plain step. Wraps the functions that run the plan's two
+    modules.
+    """
 
     def __init__(self, planned: Planned) -> None:
         root, split = planned.joint.module, plain_split(planned)
@@ -63,7 +66,9 @@ class Check:
 
 def _compare(names: list[str], results: Any, expected: Any) -> None:
     different = [
-        name for name, a, b in zip(names, results, expected, strict=True) if isinstance(a, torch.Tensor) and _differ(a, b)
+        name
+        for name, a, b in zip(names, results, expected, strict=True)
+        if isinstance(a, torch.Tensor) and _differ(a, b)
     ]
     if different:
         raise CheckFailed(

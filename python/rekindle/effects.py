@@ -1,6 +1,8 @@
-"""What happens when a node runs again: nothing new, the same draw once more, or something that must not happen twice.
+"""What happens when a node runs again: nothing new, the same draw once more, or something that must
+not happen twice.
 
-Also the form in which a node runs again: a batch norm that updated its running statistics is computed again without them.
+Also the form in which a node runs again: a batch norm that updated its running statistics is
+computed again without them.
 """
 
 from __future__ import annotations
@@ -24,7 +26,13 @@ class Effect(Enum):
     ONCE = "once"
 
 
-COLLECTIVES = {"_c10d_functional", "_c10d_functional_autograd", "c10d", "c10d_functional", "symm_mem"}
+COLLECTIVES = {
+    "_c10d_functional",
+    "_c10d_functional_autograd",
+    "c10d",
+    "c10d_functional",
+    "symm_mem",
+}
 """Namespaces of operations that talk to other processes: each must run as often on every rank."""
 
 
@@ -41,13 +49,17 @@ def effect_of(node: fx.Node) -> Effect:
 
 
 def draws(node: fx.Node) -> bool:
-    """Whether a node that can draw random numbers does. Attention draws only if its dropout is above zero."""
+    """Whether a node that can draw random numbers does. Attention draws only if its dropout is
+    above zero.
+    """
     probability = argument(node, "dropout_p")
     return probability is None or probability > 0.0
 
 
 def argument(node: fx.Node, name: str) -> Any:
-    """The argument that the operation's schema calls `name`; its default if it is not given, None if there is none."""
+    """The argument that the operation's schema calls `name`; its default if it is not given, None
+    if there is none.
+    """
     assert isinstance(node.target, torch._ops.OpOverload)
     for position, formal in enumerate(node.target._schema.arguments):
         if formal.name == name:
@@ -66,8 +78,8 @@ RUNNING_STATISTICS = (3, 4)
 def unread(node: fx.Node) -> tuple[int, ...]:
     """The positions of arguments that the node takes but that its results do not depend on.
 
-    In training mode a batch norm normalises with the statistics of the batch; the running ones go into their own update
-    alone, which happens in the forward, and the backward ignores them.
+    In training mode a batch norm normalises with the statistics of the batch; the running ones go
+    into their own update alone, which happens in the forward, and the backward ignores them.
     """
     if node.target is BATCH_NORM and node.args[5]:
         return RUNNING_STATISTICS
@@ -77,13 +89,18 @@ def unread(node: fx.Node) -> tuple[int, ...]:
 
 
 def again(node: fx.Node) -> tuple[Any, tuple[Any, ...], int | None]:
-    """How a node runs again in the backward: operation, arguments, and how many of its results there are (None: all).
+    """How a node runs again in the backward: operation, arguments, and how many of its results
+    there are (None: all).
 
     The results that both forms have are bit-equal.
     """
     if node.target is BATCH_NORM and node.args[5]:
         source, weight, bias, _, _, training, momentum, epsilon = node.args
-        return aten._native_batch_norm_legit.no_stats, (source, weight, bias, training, momentum, epsilon), 3
+        return (
+            aten._native_batch_norm_legit.no_stats,
+            (source, weight, bias, training, momentum, epsilon),
+            3,
+        )
     return node.target, node.args, None
 
 
@@ -91,4 +108,6 @@ def without_unread(node: fx.Node) -> tuple[Any, ...]:
     """The arguments with None in place of those that a backward node ignores."""
     if node.target is not BATCH_NORM_BACKWARD:
         return node.args
-    return tuple(None if position in unread(node) else value for position, value in enumerate(node.args))
+    return tuple(
+        None if position in unread(node) else value for position, value in enumerate(node.args)
+    )

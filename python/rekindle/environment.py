@@ -13,7 +13,9 @@ OLDEST = (2, 9)
 
 
 def check_torch() -> None:
-    """Refuses a PyTorch that cannot do what is needed, or that is set to do the planner's work itself."""
+    """Refuses a PyTorch that cannot do what is needed, or that is set to do the planner's work
+    itself.
+    """
     found = re.match(r"(\d+)\.(\d+)", torch.__version__)
     if found is None or tuple(map(int, found.groups())) < OLDEST:
         oldest = ".".join(map(str, OLDEST))

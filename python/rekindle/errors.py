@@ -1,6 +1,7 @@
 """Every error that Rekindle raises, with numbers and what to do.
 
-All are subclasses of `RekindleError`. The planner's own are raised by the native module, which looks them up here.
+All are subclasses of `RekindleError`. The planner's own are raised by the native module, which
+looks them up here.
 """
 
 from __future__ import annotations
@@ -81,7 +82,9 @@ class Unplanned(RekindleError):
 
 
 class RetainedGraph(RekindleError):
-    """A backward that keeps its graph, or is itself differentiated: what the plan frees would be needed again."""
+    """A backward that keeps its graph, or is itself differentiated: what the plan frees would be
+    needed again.
+    """
 
 
 class TooManyShapes(RekindleError):

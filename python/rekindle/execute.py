@@ -1,8 +1,8 @@
 """A module → a function that frees every value after its last use, its arguments included.
 
-FX's generated code lets go of a local after its last use, but a caller that passes arguments one by one keeps them all alive.
-So the generated function takes one list, empties it into locals, and the values die where they are last read. AOTAutograd
-calls a function marked `_boxed_call` in this way.
+FX's generated code lets go of a local after its last use, but a caller that passes arguments one by
+one keeps them all alive. So the generated function takes one list, empties it into locals, and the
+values die where they are last read. AOTAutograd calls a function marked `_boxed_call` in this way.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ def boxed(module: fx.GraphModule) -> Boxed:
     graph = fx.Graph()
     arguments = graph.placeholder("arguments")
     inputs = module.graph.find_nodes(op="placeholder")
-    copies = {node: graph.call_function(operator.getitem, (arguments, at)) for at, node in enumerate(inputs)}
+    copies = {
+        node: graph.call_function(operator.getitem, (arguments, at))
+        for at, node in enumerate(inputs)
+    }
     graph.call_method("clear", (arguments,))
     for node in module.graph.nodes:
         if node not in copies:

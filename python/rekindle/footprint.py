@@ -1,9 +1,11 @@
 """What two modules hold in memory, node by node, as the executor will run them.
 
-In: a `Split`. Out: a `Footprint`: the bytes while each node runs, and the peak. A value dies after its last use; a block of
-bytes when the last value in it does. What others own (parameters, inputs, tangents) and what is handed out stays.
+In: a `Split`. Out: a `Footprint`: the bytes while each node runs, and the peak. A value dies after
+its last use; a block of bytes when the last value in it does. What others own (parameters, inputs,
+tangents) and what is handed out stays.
 
-This looks at the modules alone and knows nothing of the plan that they were built from: the two must agree.
+This looks at the modules alone and knows nothing of the plan that they were built from: the two
+must agree.
 """
 
 from __future__ import annotations
@@ -37,8 +39,9 @@ class Footprint:
 def replay_split(split: Split, owned: int, tangents: int, new_contents: int) -> Footprint:
     """Replays both modules.
 
-    `owned` bytes are there all the time, and `tangents` from the moment between the modules. The first `new_contents` outputs
-    of the forward are copied into the inputs that they replace, and freed, before the backward begins.
+    `owned` bytes are there all the time, and `tangents` from the moment between the modules. The
+    first `new_contents` outputs of the forward are copied into the inputs that they replace, and
+    freed, before the backward begins.
     """
     forward = _Replay(split.forward, owned)
     forward.run()
@@ -47,7 +50,9 @@ def replay_split(split: Split, owned: int, tangents: int, new_contents: int) -> 
         if isinstance(value, fx.Node):
             backward.hold(split.forward.blocks[value])
     backward.run()
-    return Footprint(forward.during + backward.during, forward.names + backward.names, len(forward.during))
+    return Footprint(
+        forward.during + backward.during, forward.names + backward.names, len(forward.during)
+    )
 
 
 class _Replay:

@@ -2,15 +2,18 @@
 
 In: a module of a plan, and what it will be called with. Out: a function of one list.
 
-The modules are compiled one by one, after the split: Inductor never sees forward and backward together, and cannot undo a recomputation
-by saving what it makes. Every output keeps the strides that it has in eager, so what is saved is what the plan saves, byte for byte. Operations
-are taken apart as Inductor likes them inside a module only. Draws stay those of the device's generator, in the module's order,
-and a repeated draw starts from the saved state.
+The modules are compiled one by one, after the split: Inductor never sees forward and backward
+together, and cannot undo a recomputation by saving what it makes. Every output keeps the strides
+that it has in eager, so what is saved is what the plan saves, byte for byte. Operations are taken
+apart as Inductor likes them inside a module only. Draws stay those of the device's generator, in
+the module's order, and a repeated draw starts from the saved state.
 
-What changes: fused operations round differently, so numbers are close to eager's and not equal to them. Inside a module
-Inductor fuses, moves and reuses, so the peak is not the predicted one; it is measured in the first step (`metering`).
+What changes: fused operations round differently, so numbers are close to eager's and not equal to
+them. Inside a module Inductor fuses, moves and reuses, so the peak is not the predicted one; it is
+measured in the first step (`metering`).
 
-Limits: a module with an operation that overwrites its arguments is handed over as it is, and Inductor may refuse it.
+Limits: a module with an operation that overwrites its arguments is handed over as it is, and
+Inductor may refuse it.
 """
 
 from __future__ import annotations
@@ -32,7 +35,9 @@ from rekindle.joint import outputs_of
 from rekindle.randomness import draw, replay
 
 SETTINGS = {"fallback_random": True, "reorder_for_peak_memory": False, "layout_optimization": False}
-"""Draws are eager's, the order is the plan's, and no weight or activation is copied to another layout, which no plan has room for."""
+"""Draws are eager's, the order is the plan's, and no weight or activation is copied to another
+layout, which no plan has room for.
+"""
 
 
 def require_compiler(devices: Iterable[torch.device]) -> None:
@@ -62,7 +67,9 @@ def compile_half(module: fx.GraphModule, inputs: Sequence[Any], *, is_backward: 
         parts = take_apart(module, inputs)
         output = parts.graph.output_node()
         output.meta["user_visible_output_idxs"] = [
-            position for position, value in enumerate(outputs_of(parts.graph)) if isinstance(value, fx.Node)
+            position
+            for position, value in enumerate(outputs_of(parts.graph))
+            if isinstance(value, fx.Node)
         ]
         compiled: Boxed = compile_fx_inner(parts, list(inputs), is_backward=is_backward)
     return compiled

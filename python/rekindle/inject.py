@@ -1,12 +1,13 @@
 """A plan → the two modules that run it.
 
-In: a `Joint`, its `Lowered` graph and the steps of a plan. Out: a `Split`: a forward and a backward for AOTAutograd, and what
-each of their values keeps in memory.
+In: a `Joint`, its `Lowered` graph and the steps of a plan. Out: a `Split`: a forward and a backward
+for AOTAutograd, and what each of their values keeps in memory.
 
-The steps before the boundary become the forward, those after it the backward. Each run of a node is a fresh copy of its FX
-node; a node that runs again in the backward is a recomputation, in the form that `effects.again` gives. Views are emitted
-where they are read, from whatever copy of their storage is live. What the backward reads and the forward made is saved, and
-nothing else. Results are picked directly behind their producer, so that one that nobody wants dies at once.
+The steps before the boundary become the forward, those after it the backward. Each run of a node is
+a fresh copy of its FX node; a node that runs again in the backward is a recomputation, in the form
+that `effects.again` gives. Views are emitted where they are read, from whatever copy of their
+storage is live. What the backward reads and the forward made is saved, and nothing else. Results
+are picked directly behind their producer, so that one that nobody wants dies at once.
 
 Invariant, checked after every build: what is saved is what the plan holds across the boundary.
 """
@@ -36,7 +37,9 @@ DROPPED_META = "saved_tensor_with_no_vc_check"
 
 @dataclass(frozen=True)
 class Block:
-    """One making of a storage; a recomputation makes another. Making 0 is what others own: parameters, inputs, tangents."""
+    """One making of a storage; a recomputation makes another. Making 0 is what others own:
+    parameters, inputs, tangents.
+    """
 
     storage: int
     making: int
@@ -59,7 +62,9 @@ class Split:
     forward: Half
     backward: Half
     num_forward_outputs: int
-    """The outputs of the forward that are the step's own. Those after them are saved for the backward."""
+    """The outputs of the forward that are the step's own. Those after them are saved for the
+    backward.
+    """
 
     @property
     def saved(self) -> list[Block]:
@@ -70,10 +75,14 @@ class Split:
 
     @property
     def largest_saved(self) -> int | None:
-        """Which output of the forward is the largest that is saved and nobody else owns; None if nothing is."""
+        """Which output of the forward is the largest that is saved and nobody else owns; None if
+        nothing is.
+        """
         values = outputs_of(self.forward.graph)
         sizes = {
-            position: sum(block.bytes for block in self.forward.blocks[values[position]] if block.making > 0)
+            position: sum(
+                block.bytes for block in self.forward.blocks[values[position]] if block.making > 0
+            )
             for position in range(self.num_forward_outputs, len(values))
         }
         largest = max(sizes, key=lambda position: sizes[position], default=None)
@@ -131,7 +140,8 @@ class _Injection:
         self.block_of: dict[int, Block] = {}
         """The live making of each storage."""
         self.states: dict[fx.Node, fx.Node] = {}
-        """The generator's state before each draw that is repeated, in the half under construction."""
+        """The generator's state before each draw that is repeated, in the half under construction.
+        """
         self.left_states: dict[fx.Node, fx.Node] = {}
         self.makings = 0
         self.ran: set[int] = set()
@@ -182,11 +192,15 @@ class _Injection:
             copy = self.half.graph.node_copy(original, self.value)
             return self.hold(original, copy, self.blocks_of(original))
         if original not in self.left:
-            raise RekindleError(f"the plan reads {original.name} where nothing holds it; please report this")
+            raise RekindleError(
+                f"the plan reads {original.name} where nothing holds it; please report this"
+            )
         return self.hold(original, self.fetch(self.left[original]), self.blocks_of(original))
 
     def is_result(self, node: fx.Node) -> bool:
-        """Whether it picks a result of an operation that computes, as opposed to one of several views."""
+        """Whether it picks a result of an operation that computes, as opposed to one of several
+        views.
+        """
         return node.target is operator.getitem and not self.joint.is_view(node.all_input_nodes[0])
 
     def hold(self, original: fx.Node, copy: fx.Node, blocks: tuple[Block, ...]) -> fx.Node:
@@ -210,7 +224,9 @@ class _Injection:
         self.hold(node, copy, self.outside(node))
 
     def fetch(self, value: fx.Node) -> fx.Node:
-        """The backward's placeholder for a value that the forward saves. They stand before the tangents."""
+        """The backward's placeholder for a value that the forward saves. They stand before the
+        tangents.
+        """
         if value not in self.saved:
             first_tangent = self.live[self.joint.tangents[0]]
             with self.half.graph.inserting_before(first_tangent):
@@ -221,7 +237,9 @@ class _Injection:
 
     def run_node(self, number: int) -> None:
         node = self.lowered.nodes[number]
-        assert node is not None, "the boundary runs between the halves, and bytes that are held do not run"
+        assert node is not None, (
+            "the boundary runs between the halves, and bytes that are held do not run"
+        )
         target, args, results = node.target, effects.without_unread(node), None
         if number in self.ran and self.half is self.backward:
             target, args, results = effects.again(node)
@@ -240,11 +258,15 @@ class _Injection:
             return _described(graph.call_function(call[0], call[1:], kwargs), node)
         device = device_of(node)
         if number in self.ran:
-            replay = graph.call_function(randomness.replay, (device, self.state(node), *call), kwargs)
+            replay = graph.call_function(
+                randomness.replay, (device, self.state(node), *call), kwargs
+            )
             return _described(replay, node)
         pair = graph.call_function(randomness.draw, (device, *call), kwargs)
         self.states[node] = self.pick(pair, 0, self.fake_state(device))
-        self.half.blocks[self.states[node]] = (self.new_block(self.lowered.token_of[node], _bytes(self.states[node])),)
+        self.half.blocks[self.states[node]] = (
+            self.new_block(self.lowered.token_of[node], _bytes(self.states[node])),
+        )
         self.half.blocks[pair] = self.half.blocks[self.states[node]]
         return self.pick(pair, 1, node.meta.get("val"))
 
@@ -271,13 +293,21 @@ class _Injection:
         return Block(storage, self.makings, size)
 
     def take_results(self, node: fx.Node, call: fx.Node, count: int | None) -> None:
-        """Holds what the run has made, but for what an earlier run has made and is still live: that stays."""
+        """Holds what the run has made, but for what an earlier run has made and is still live: that
+        stays.
+        """
         results = [user for user in node.users if user.target is operator.getitem]
         if count is not None:
             results = [user for user in results if user.args[1] < count]  # type: ignore[operator]
         values = results or [node]
-        made = {storage for storage in self.joint.made(node) if _lies_in(self.joint, values, storage) or count is None}
-        blocks = {storage.index: self.new_block(storage.index, storage.bytes) for storage in sorted(made)}
+        made = {
+            storage
+            for storage in self.joint.made(node)
+            if _lies_in(self.joint, values, storage) or count is None
+        }
+        blocks = {
+            storage.index: self.new_block(storage.index, storage.bytes) for storage in sorted(made)
+        }
         self.half.blocks[call] = tuple(blocks.values())
         fresh = {index for index in blocks if index not in self.block_of}
         self.block_of.update((index, blocks[index]) for index in fresh)

@@ -1,12 +1,13 @@
 """The joint graph of a training step, as AOTAutograd hands it over, and what its nodes are.
 
-In: an FX graph in which forward and backward stand together, with a fake tensor in each node's `meta["val"]`. Out: a `Joint`
-that says which placeholders are parameters, inputs and tangents, which inputs the forward overwrites, which outputs are
-gradients, and for each node whether it computes, only renames storages (a view), or picks one of several results.
+In: an FX graph in which forward and backward stand together, with a fake tensor in each node's
+`meta["val"]`. Out: a `Joint` that says which placeholders are parameters, inputs and tangents,
+which inputs the forward overwrites, which outputs are gradients, and for each node whether it
+computes, only renames storages (a view), or picks one of several results.
 
-Views are found by storage: a node all of whose results share their storages with its arguments computes nothing. Storages
-are numbered in the order in which they appear. Their sizes are those of the fake tensors, but for operations whose results lie in
-more than they need (`hidden_bytes`).
+Views are found by storage: a node all of whose results share their storages with its arguments
+computes nothing. Storages are numbered in the order in which they appear. Their sizes are those of
+the fake tensors, but for operations whose results lie in more than they need (`hidden_bytes`).
 
 Limits: shapes are numbers. A graph with symbolic sizes is refused.
 """
@@ -36,7 +37,9 @@ class Storage:
 class Joint:
     """A joint graph with its nodes told apart. Only `adopt` and `copies` change it once it is made."""
 
-    def __init__(self, module: fx.GraphModule, num_forward_outputs: int, static_inputs: Sequence[int]) -> None:
+    def __init__(
+        self, module: fx.GraphModule, num_forward_outputs: int, static_inputs: Sequence[int]
+    ) -> None:
         self.module = module
         self.graph = module.graph
         self._storages: dict[int, Storage] = {}
@@ -58,10 +61,14 @@ class Joint:
             self._held[node] = self._find_storages(node)
 
     def _find_overwritten(self, num_forward_outputs: int) -> tuple[list[fx.Node], list[fx.Node]]:
-        """The inputs that the step overwrites after the forward, and the nodes that give what goes there."""
+        """The inputs that the step overwrites after the forward, and the nodes that give what goes
+        there.
+        """
         inputs, contents = [], []
         described = {node.meta.get("desc"): node for node in self.primals}
-        for node, about in zip(self.forward_outputs, self.output.meta.get("desc", ()), strict=False):
+        for node, about in zip(
+            self.forward_outputs, self.output.meta.get("desc", ()), strict=False
+        ):
             target = getattr(about, "mutated_input", None)
             if target is not None:
                 inputs.append(described[target])
@@ -92,11 +99,15 @@ class Joint:
 
     def made(self, node: fx.Node) -> tuple[Storage, ...]:
         """The storages that the node makes anew."""
-        read = {storage.index for argument in node.all_input_nodes for storage in self.held(argument)}
+        read = {
+            storage.index for argument in node.all_input_nodes for storage in self.held(argument)
+        }
         return tuple(storage for storage in self.held(node) if storage.index not in read)
 
     def is_view(self, node: fx.Node) -> bool:
-        """Whether it only gives another name to what its arguments hold, or picks one of several results."""
+        """Whether it only gives another name to what its arguments hold, or picks one of several
+        results.
+        """
         if node.op != "call_function" or overwrites(node):
             return False
         return node.target is operator.getitem or (bool(self.held(node)) and not self.made(node))
@@ -105,12 +116,21 @@ class Joint:
     def input_gradient_bytes(self) -> int:
         """Bytes of the gradients of inputs that are no parameters."""
         pairs = zip(self.primals, self.gradients, strict=True)
-        made = {s for node, value in pairs if isinstance(value, fx.Node) and node not in self.parameters for s in self.held(value)}
+        made = {
+            s
+            for node, value in pairs
+            if isinstance(value, fx.Node) and node not in self.parameters
+            for s in self.held(value)
+        }
         return sum(storage.bytes for storage in made)
 
     def computing(self) -> Iterator[fx.Node]:
         """The nodes that do something, in the graph's order."""
-        return (n for n in self.graph.nodes if n.op == "call_function" and not self.is_view(n) and not is_idle(n))
+        return (
+            n
+            for n in self.graph.nodes
+            if n.op == "call_function" and not self.is_view(n) and not is_idle(n)
+        )
 
 
 REDUCED_IN_PLACE = {"mse_loss", "smooth_l1_loss", "binary_cross_entropy", "soft_margin_loss"}
@@ -122,10 +142,16 @@ def hidden_bytes(node: fx.Node, position: int) -> int:
     name = node.target._opname if isinstance(node.target, torch._ops.OpOverload) else ""
     result = tensors_of(node)[position]
     if name in REDUCED_IN_PLACE:
-        shapes = [operand.meta["val"].shape for operand in node.args[:2] if isinstance(operand, fx.Node)]
+        shapes = [
+            operand.meta["val"].shape for operand in node.args[:2] if isinstance(operand, fx.Node)
+        ]
         elements = torch.broadcast_shapes(*shapes).numel()
         return int((elements - result.numel()) * result.element_size())
-    if name in {"_embedding_bag", "_embedding_bag_forward_only"} and position == 1 and result.device.type == "cpu":
+    if (
+        name in {"_embedding_bag", "_embedding_bag_forward_only"}
+        and position == 1
+        and result.device.type == "cpu"
+    ):
         # The bag of each index is found in one element more, where it is asked for at all.
         return result.element_size() if result.numel() else 0
     return 0
@@ -152,7 +178,12 @@ def overwrites(node: fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
-IDLE = {"_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range_for_size"}
+IDLE = {
+    "_assert_tensor_metadata",
+    "_assert_scalar",
+    "_assert_async",
+    "sym_constrain_range_for_size",
+}
 """Checks that tracing leaves behind. With shapes that are numbers they have been made already."""
 
 
@@ -169,7 +200,9 @@ def _refuse_symbols(graph: fx.Graph) -> None:
                     f"{node.name} has a size that is known only when it runs ({leaf}); "
                     "a plan needs numbers: compile with dynamic=False and mark no dimension as dynamic"
                 )
-            if isinstance(leaf, torch.Tensor) and any(isinstance(size, torch.SymInt) for size in leaf.shape):
+            if isinstance(leaf, torch.Tensor) and any(
+                isinstance(size, torch.SymInt) for size in leaf.shape
+            ):
                 raise UnsupportedGraph(
                     f"{node.name} has the symbolic shape {tuple(leaf.shape)}; "
                     "a plan needs numbers: compile with dynamic=False and mark no dimension as dynamic"

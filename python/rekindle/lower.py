@@ -2,17 +2,19 @@
 
 In: a `Joint`. Out: a `Lowered`: the text of the graph, and which FX node each of its nodes is.
 
-The order is the plain step's: what the forward outputs need, then a node for the moment between the passes (`loss`), then the
-rest. That node may run once, reads every forward output, overwrites the inputs that the step overwrites, and makes the
-tangents. So no backward node can be moved before it, no input can be read after it was overwritten, and what is live when it
-runs is what the forward saves.
+The order is the plain step's: what the forward outputs need, then a node for the moment between the
+passes (`loss`), then the rest. That node may run once, reads every forward output, overwrites the
+inputs that the step overwrites, and makes the tangents. So no backward node can be moved before it,
+no input can be read after it was overwritten, and what is live when it runs is what the forward
+saves.
 
-Random nodes are chained: each reads a token of no bytes that the one before it wrote. They keep their order, and so draw what the
-plain step draws. To draw again, the state of the generator before the first draw must be kept; a plan counts the states of
-all draws for the whole step, and the modules keep those of the draws that it repeats.
+Random nodes are chained: each reads a token of no bytes that the one before it wrote. They keep
+their order, and so draw what the plain step draws. To draw again, the state of the generator before
+the first draw must be kept; a plan counts the states of all draws for the whole step, and the
+modules keep those of the draws that it repeats.
 
-Invariant: the bytes of the graph's own order are what the two modules of the plain step need, to the byte, but for
-states that are not saved after all.
+Invariant: the bytes of the graph's own order are what the two modules of the plain step need, to
+the byte, but for states that are not saved after all.
 """
 
 from __future__ import annotations
@@ -53,13 +55,17 @@ class Lowered:
 
 
 def lower(joint: Joint, name: str = "step", held: dict[str, int] | None = None) -> Lowered:
-    """Lowers a joint graph. `held` names bytes that lie in memory all the time, such as the optimizer's state."""
+    """Lowers a joint graph. `held` names bytes that lie in memory all the time, such as the
+    optimizer's state.
+    """
     keep_overwritten(joint)
     return _Lowering(joint, name).run(held or {})
 
 
 def keep_overwritten(joint: Joint) -> None:
-    """Gives the backward its own copy of what it reads of an overwritten input: by then the input holds something else."""
+    """Gives the backward its own copy of what it reads of an overwritten input: by then the input
+    holds something else.
+    """
     lost = {storage for source in joint.overwritten for storage in joint.held(source)}
     forward = forward_nodes(joint)
     copies: dict[fx.Node, fx.Node] = {}
@@ -95,7 +101,9 @@ def read_by(node: fx.Node) -> list[fx.Node]:
 
 
 def forward_nodes(joint: Joint) -> set[fx.Node]:
-    """What the forward outputs need, the copies of what is overwritten after it, and all that has an effect and waits for no tangent."""
+    """What the forward outputs need, the copies of what is overwritten after it, and all that has
+    an effect and waits for no tangent.
+    """
     late: set[fx.Node] = set(joint.tangents)
     for node in joint.graph.nodes:
         if any(argument in late for argument in node.all_input_nodes):
@@ -126,7 +134,9 @@ class _Lowering:
     def __init__(self, joint: Joint, name: str) -> None:
         self.joint = joint
         self.name = name
-        self.storages: list[dict[str, Any]] = [{"bytes": s.bytes, "role": "other"} for s in joint.storages]
+        self.storages: list[dict[str, Any]] = [
+            {"bytes": s.bytes, "role": "other"} for s in joint.storages
+        ]
         self.nodes: list[dict[str, Any]] = []
         self.origins: list[fx.Node | None] = []
         self.written: set[int] = set()
@@ -197,7 +207,9 @@ class _Lowering:
         self.add(node, **entry, reads=reads, writes=writes)
 
     def chain(self, node: fx.Node, effect: Effect, reads: list[int], writes: list[int]) -> None:
-        """Makes the node read the token of the one before it of its kind, so that their order stays."""
+        """Makes the node read the token of the one before it of its kind, so that their order
+        stays.
+        """
         if effect in self.last_token:
             reads.append(self.last_token[effect])
         token = self.new_storage(0, "other")
@@ -214,11 +226,16 @@ class _Lowering:
                     self.storages[storage.index]["role"] = "constant"
 
     def kept_outputs(self) -> list[fx.Node]:
-        """What the forward hands out, but for the new contents of inputs, which come first, are copied and dropped.
+        """What the forward hands out, but for the new contents of inputs, which come first, are
+        copied and dropped.
 
         A new content may be handed out as well, further behind: then it stays.
         """
-        return [v for v in self.joint.forward_outputs[len(self.joint.new_contents) :] if isinstance(v, fx.Node)]
+        return [
+            v
+            for v in self.joint.forward_outputs[len(self.joint.new_contents) :]
+            if isinstance(v, fx.Node)
+        ]
 
     def add_boundary(self) -> int:
         outputs = [value for value in self.joint.forward_outputs if isinstance(value, fx.Node)]
@@ -230,7 +247,14 @@ class _Lowering:
         self.mark(writes, "tangent")
         entry = {"updates": updates} if updates else {}
         return self.add(
-            None, name=BOUNDARY, op=BOUNDARY, phase="backward", recompute=False, reads=reads, writes=writes, **entry
+            None,
+            name=BOUNDARY,
+            op=BOUNDARY,
+            phase="backward",
+            recompute=False,
+            reads=reads,
+            writes=writes,
+            **entry,
         )
 
     def text(self, boundary: int) -> str:

@@ -1,8 +1,10 @@
-"""The peak of a step that is not run operation by operation, measured in its first run by what the allocator hands out.
+"""The peak of a step that is not run operation by operation, measured in its first run by what the
+allocator hands out.
 
-`Meter` wraps the functions that run a plan's two modules, as `checking.Check` does. The first time, each runs under PyTorch's profiler, whose
-memory events say what was taken and given back, and when. Counted are these bytes, over what is there before the step: the
-count has in it what an operation takes and gives back while it runs.
+`Meter` wraps the functions that run a plan's two modules, as `checking.Check` does. The first time,
+each runs under PyTorch's profiler, whose memory events say what was taken and given back, and when.
+Counted are these bytes, over what is there before the step: the count has in it what an operation
+takes and gives back while it runs.
 
 Limits: while another profiler runs nothing is measured; the next step is then.
 """
@@ -25,7 +27,9 @@ from rekindle.planning import Planned
 MEMORY_EVENT = "[memory]"
 """What the profiler calls an event of the allocator."""
 SILENT = "99"
-"""A level above that of every message; some builds of the profiler's library report each start on standard error."""
+"""A level above that of every message; some builds of the profiler's library report each start on
+standard error.
+"""
 
 
 @dataclass
@@ -40,7 +44,10 @@ class Allocations:
 def allocations() -> Iterator[Allocations]:
     """Counts what the allocator hands out in its scope; known when it ends."""
     counted = Allocations()
-    with mock.patch.dict(os.environ, KINETO_LOG_LEVEL=SILENT), profiler.profile(profile_memory=True) as profile:
+    with (
+        mock.patch.dict(os.environ, KINETO_LOG_LEVEL=SILENT),
+        profiler.profile(profile_memory=True) as profile,
+    ):
         yield counted
     assert profile.kineto_results is not None
     events = [event for event in profile.kineto_results.events() if event.name() == MEMORY_EVENT]
@@ -70,7 +77,9 @@ class Meter:
                 results = run(arguments)
             self._forward = counted
             saved = storages_of(results[self.planned.split.num_forward_outputs :])
-            self.planned.measured_saved = sum(size for storage, size in saved.items() if storage not in there)
+            self.planned.measured_saved = sum(
+                size for storage, size in saved.items() if storage not in there
+            )
             return results
 
         return as_boxed(call)

@@ -1,8 +1,9 @@
 """`rekindle.compile`: a module that trains in a budget, and `rekindle.backend` for `torch.compile`.
 
-A `PlannedModule` holds the user's module under the name `module` and gives it out as it is: the names of parameters and the keys
-of state dicts do not change; attributes that it does not have are the module's, to read, to set and to delete. The plan is made at the
-first call with inputs of a shape; each further shape has a plan of its own. Without gradients the module runs as it is.
+A `PlannedModule` holds the user's module under the name `module` and gives it out as it is: the
+names of parameters and the keys of state dicts do not change; attributes that it does not have are
+the module's, to read, to set and to delete. The plan is made at the first call with inputs of a
+shape; each further shape has a plan of its own. Without gradients the module runs as it is.
 
 A copy is a planned module of a copy, with the same settings and no plans yet.
 """
@@ -23,7 +24,15 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from rekindle.capture import MOST_PLANS, Session
 from rekindle.environment import check_torch
-from rekindle.errors import InvalidInput, NoGradients, OverBudget, RekindleError, Unplanned, UnplannedPart, UnsupportedOption
+from rekindle.errors import (
+    InvalidInput,
+    NoGradients,
+    OverBudget,
+    RekindleError,
+    Unplanned,
+    UnplannedPart,
+    UnsupportedOption,
+)
 from rekindle.inductor import require_compiler
 from rekindle.options import check_module, check_optimizer
 from rekindle.outstanding import gradient_bytes, resident_bytes, storage_bytes
@@ -51,26 +60,30 @@ def compile(
     effort: int | None = None,
     time_limit: float | None = None,
 ) -> PlannedModule:
-    """A module that trains like `module`, bit for bit, and whose step needs no more than `budget` at its peak.
+    """A module that trains like `module`, bit for bit, and whose step needs no more than `budget`
+    at its peak.
 
-    `budget`: bytes, text (`"8GiB"`, `"60%"`), or a share of the plain step's peak (`0.6`). It counts parameters, buffers, inputs,
-    gradients, activations and transients of forward and backward; with `optimizer=` that optimizer's state too. What is computed
-    outside the module is not seen: let the module return its loss. Gradients that are there when a step begins count as well, and such
-    a step has a plan of its own: to leave the room to activations, clear them first (`zero_grad(set_to_none=True)`).
-    `profile`: `"measure"` runs every operation alone on the device; `"roofline"` uses a cost model.
-    `strategy`: `"search"`, `"mutwo"`, `"sqrt"` or `"blocks"`. `effort` (0 to 10) and `time_limit` (seconds) bound the planning.
-    `check`: the first step of each plan also runs without it, and every number must be the same, bit for bit. That step needs
-    the memory of both.
-    `inductor`: Inductor compiles the plan's two modules. What is saved between them is what the plan saves, and dropout draws what it
-    draws in eager; but fused operations round differently, so numbers are close to eager's and not equal, and inside each module Inductor
-    fuses and reorders, so the predicted peak is that of the schedule which it was given, and the budget is not promised. The peak is
-    measured in the first step of each plan, by what the allocator hands out, and `report` tells it; above the budget there is an
-    `OverBudget` warning.
-    `offload` is refused: plans keep or recompute.
+    `budget`: bytes, text (`"8GiB"`, `"60%"`), or a share of the plain step's peak (`0.6`). It
+    counts parameters, buffers, inputs, gradients, activations and transients of forward and
+    backward; with `optimizer=` that optimizer's state too. What is computed outside the module is
+    not seen: let the module return its loss. Gradients that are there when a step begins count as
+    well, and such a step has a plan of its own: to leave the room to activations, clear them first
+    (`zero_grad(set_to_none=True)`). `profile`: `"measure"` runs every operation alone on the
+    device; `"roofline"` uses a cost model. `strategy`: `"search"`, `"mutwo"`, `"sqrt"` or
+    `"blocks"`. `effort` (0 to 10) and `time_limit` (seconds) bound the planning. `check`: the first
+    step of each plan also runs without it, and every number must be the same, bit for bit. That
+    step needs the memory of both. `inductor`: Inductor compiles the plan's two modules. What is
+    saved between them is what the plan saves, and dropout draws what it draws in eager; but fused
+    operations round differently, so numbers are close to eager's and not equal, and inside each
+    module Inductor fuses and reorders, so the predicted peak is that of the schedule which it was
+    given, and the budget is not promised. The peak is measured in the first step of each plan, by
+    what the allocator hands out, and `report` tells it; above the budget there is an `OverBudget`
+    warning. `offload` is refused: plans keep or recompute.
 
-    Each call has a budget of its own: of a model with several planned parts, none counts what the others hold. Copies (`copy.deepcopy`,
-    `pickle`, `torch.save`) have the same settings and make their own plans; `optimizer` is not copied: a deep copy counts the state of the same
-    one, and what was pickled as many bytes as that state has.
+    Each call has a budget of its own: of a model with several planned parts, none counts what the
+    others hold. Copies (`copy.deepcopy`, `pickle`, `torch.save`) have the same settings and make
+    their own plans; `optimizer` is not copied: a deep copy counts the state of the same one, and
+    what was pickled as many bytes as that state has.
     """
     check_torch()
     check_module(module)
@@ -81,7 +94,12 @@ def compile(
         )
     if inductor:
         require_compiler(part.device for part in module.parameters())
-    return PlannedModule(module, _session(Settings(budget, profile, strategy, effort, time_limit), optimizer, check, inductor))
+    return PlannedModule(
+        module,
+        _session(
+            Settings(budget, profile, strategy, effort, time_limit), optimizer, check, inductor
+        ),
+    )
 
 
 def backend(
@@ -95,26 +113,35 @@ def backend(
     effort: int | None = None,
     time_limit: float | None = None,
 ) -> Callable[..., Any]:
-    """A backend for `torch.compile(model, backend=rekindle.backend(budget="8GiB"), dynamic=False)`. The arguments are those of `compile`.
+    """A backend for `torch.compile(model, backend=rekindle.backend(budget="8GiB"), dynamic=False)`.
+    The arguments are those of `compile`.
 
-    A backend sees graphs and not steps: it serves one model whose step is one graph. A second graph in a step is a `SplitStep` error, and
-    gradients of an earlier step that do not fit are a `LiveGradients` error; `compile` plans for both. Parameters and buffers that
-    no graph reads are not seen either, and not counted; `compile` counts them.
+    A backend sees graphs and not steps: it serves one model whose step is one graph. A second graph
+    in a step is a `SplitStep` error, and gradients of an earlier step that do not fit are a
+    `LiveGradients` error; `compile` plans for both. Parameters and buffers that no graph reads are
+    not seen either, and not counted; `compile` counts them.
 
-    What goes wrong while a graph is planned, such as an `InfeasibleBudget`, arrives inside `torch._dynamo.exc.BackendCompilerFailed`, as its
-    `inner_exception`. `report` takes the function that is returned here.
+    What goes wrong while a graph is planned, such as an `InfeasibleBudget`, arrives inside
+    `torch._dynamo.exc.BackendCompilerFailed`, as its `inner_exception`. `report` takes the function
+    that is returned here.
     """
     check_torch()
-    session = _session(Settings(budget, profile, strategy, effort, time_limit), optimizer, check, inductor)
+    session = _session(
+        Settings(budget, profile, strategy, effort, time_limit), optimizer, check, inductor
+    )
     function = session.backend()
     _sessions[function] = session
     return function
 
 
-def _session(settings: Settings, optimizer: torch.optim.Optimizer | None, check: bool, inductor: bool) -> Session:
+def _session(
+    settings: Settings, optimizer: torch.optim.Optimizer | None, check: bool, inductor: bool
+) -> Session:
     check_optimizer(optimizer)
     if check and inductor:
-        raise InvalidInput("check=True compares bits, and what Inductor compiles rounds differently: leave one of the two out")
+        raise InvalidInput(
+            "check=True compares bits, and what Inductor compiles rounds differently: leave one of the two out"
+        )
     return Session(settings, optimizer=optimizer, check=check, inductor=inductor)
 
 
@@ -123,11 +150,15 @@ def _refuse_planned(module: torch.nn.Module) -> None:
     for name, part in module.named_modules():
         if isinstance(part, PlannedModule):
             what = f"its part {name}" if name else "it"
-            raise InvalidInput(f"the module is to be planned, and {what} is planned already: give rekindle.compile the module that was compiled before")
+            raise InvalidInput(
+                f"the module is to be planned, and {what} is planned already: give rekindle.compile the module that was compiled before"
+            )
 
 
 def sessions_of(model: Any) -> dict[str, Session]:
-    """The sessions of a planned module or a backend, or of the planned modules inside a model, by their names in it."""
+    """The sessions of a planned module or a backend, or of the planned modules inside a model, by
+    their names in it.
+    """
     if model in _sessions:
         return {"": _sessions[model]}
     parts = model.named_modules() if isinstance(model, torch.nn.Module) else ()
@@ -166,7 +197,9 @@ class PlannedModule(torch.nn.Module):
         _sessions[self] = session
         session.resident = self._resident
         session.collects = True
-        session.is_split = isinstance(self.module, DistributedDataParallel) or is_sharded(self.module)
+        session.is_split = isinstance(self.module, DistributedDataParallel) or is_sharded(
+            self.module
+        )
         vars(self)["_compiled"] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -177,14 +210,18 @@ class PlannedModule(torch.nn.Module):
         self._attach(state[SESSION])
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the module; plans first if there is no plan for these shapes. Without gradients there is nothing to plan."""
+        """Runs the module; plans first if there is no plan for these shapes. Without gradients
+        there is nothing to plan.
+        """
         if not torch.is_grad_enabled():
             return self.module(*args, **kwargs)
         session = _sessions[self]
         if session.is_undecided:
             session.plan_together()
             self._compiled.clear()
-        waiting = session.begin(gradient_bytes([*self.module.parameters(), *pytree.tree_leaves((args, kwargs))]))
+        waiting = session.begin(
+            gradient_bytes([*self.module.parameters(), *pytree.tree_leaves((args, kwargs))])
+        )
         if waiting:
             warnings.warn(
                 f"an earlier call of this model waits for its backward and holds {waiting} bytes, which the budget of this step does not "
@@ -199,8 +236,11 @@ class PlannedModule(torch.nn.Module):
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            # Without its guards on hooks, Dynamo would not see one that is added or taken away after the first call.
-            with torch._dynamo.config.patch(recompile_limit=2 * MOST_PLANS, skip_nnmodule_hook_guards=False):
+            # Without its guards on hooks, Dynamo would not see one that is added or taken away
+            # after the first call.
+            with torch._dynamo.config.patch(
+                recompile_limit=2 * MOST_PLANS, skip_nnmodule_hook_guards=False
+            ):
                 return self._compiled_for(_sessions[self].gradients)(*args, **kwargs)
         except BackendCompilerFailed as failure:
             if isinstance(failure.inner_exception, RekindleError):
@@ -232,7 +272,11 @@ class PlannedModule(torch.nn.Module):
             )
 
     def _why_unplanned(self) -> str:
-        hooked = [name for name, part in self.module.named_modules() if part._backward_hooks or part._backward_pre_hooks]
+        hooked = [
+            name
+            for name, part in self.module.named_modules()
+            if part._backward_hooks or part._backward_pre_hooks
+        ]
         if hooked:
             return (
                 f"{hooked[0] or 'the module'} has a backward hook (register_full_backward_hook), with which torch.compile leaves the call to "
@@ -287,7 +331,9 @@ class PlannedModule(torch.nn.Module):
         """Adds a part to the module."""
         self.module.add_module(*args, **kwargs)
 
-    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    def named_parameters(
+        self, *args: Any, **kwargs: Any
+    ) -> Iterator[tuple[str, torch.nn.Parameter]]:
         """The module's parameters, under the names that they have in it."""
         return self.module.named_parameters(*args, **kwargs)
 
@@ -301,7 +347,9 @@ class PlannedModule(torch.nn.Module):
         if metadata is not None:
             state_dict = OrderedDict(state_dict)
             # The versions of the parts, where those who load look for them.
-            state_dict._metadata = {(PREFIX + name).rstrip("."): about for name, about in metadata.items()}  # type: ignore[attr-defined]
+            state_dict._metadata = {
+                (PREFIX + name).rstrip("."): about for name, about in metadata.items()
+            }  # type: ignore[attr-defined]
         return super().load_state_dict(state_dict, *args, **kwargs)
 
 
@@ -324,6 +372,8 @@ def _add_prefix(_module: Any, state: dict[str, Any], prefix: str, *_: Any) -> No
 
 
 def _rename(entries: MutableMapping[str, Any], old: str, new: str) -> None:
-    """Gives names that begin with `old` the beginning `new`. All are taken out first: a new name may be another's old one."""
+    """Gives names that begin with `old` the beginning `new`. All are taken out first: a new name
+    may be another's old one.
+    """
     names = [name for name in entries if name.startswith(old)]
     entries.update([(new + name[len(old) :], entries.pop(name)) for name in names])

@@ -1,7 +1,8 @@
 """How many bytes an optimizer keeps between steps, before it has made its first.
 
-For each parameter that has no state yet, one step is made on a parameter of zeros of the same shape; what it leaves is
-counted and dropped. Only one parameter's worth of memory is used at a time.
+For each parameter that has no state yet, one step is made on a parameter of zeros of the same
+shape; what it leaves is counted and dropped. Only one parameter's worth of memory is used at a
+time.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ def state_bytes(optimizer: torch.optim.Optimizer) -> int:
     return total
 
 
-def _bytes_after_a_step(optimizer: torch.optim.Optimizer, group: dict[str, Any], parameter: torch.Tensor) -> int:
+def _bytes_after_a_step(
+    optimizer: torch.optim.Optimizer, group: dict[str, Any], parameter: torch.Tensor
+) -> int:
     with _disable_current_modes(), torch.no_grad():
         stand_in = torch.nn.Parameter(torch.zeros_like(parameter))
         stand_in.grad = torch.zeros_like(parameter)

@@ -1,6 +1,7 @@
 """What a step finds in memory that its own graph does not say.
 
-Forwards that wait for their backward, gradients of earlier steps, and parameters that it does not read.
+Forwards that wait for their backward, gradients of earlier steps, and parameters that it does not
+read.
 """
 
 from __future__ import annotations
@@ -20,15 +21,17 @@ UNREAD = "parameters that are not read"
 class Outstanding:
     """The forwards whose saved values are still there.
 
-    Of each, the largest saved storage is watched by a weak reference: it dies when the backward has used it, or when the
-    result of the forward is dropped.
+    Of each, the largest saved storage is watched by a weak reference: it dies when the backward has
+    used it, or when the result of the forward is dropped.
     """
 
     def __init__(self) -> None:
         self._waiting: list[tuple[int, int, weakref.ref[Any]]] = []
 
     def note(self, number: int, size: int, largest: torch.Tensor) -> None:
-        """The forward of a graph has saved so many bytes; `largest` is the largest of what it saved."""
+        """The forward of a graph has saved so many bytes; `largest` is the largest of what it
+        saved.
+        """
         self._drop_dead()
         self._waiting.append((number, size, weakref.ref(largest.untyped_storage())))
 
@@ -45,8 +48,12 @@ class Outstanding:
 
 
 def gradient_bytes(tensors: Iterable[Any]) -> int:
-    """The bytes of the gradients that the leaves among some values hold, those that were frozen afterwards included."""
-    leaves = [t for t in tensors if isinstance(t, torch.Tensor) and t.is_leaf and t.grad is not None]
+    """The bytes of the gradients that the leaves among some values hold, those that were frozen
+    afterwards included.
+    """
+    leaves = [
+        t for t in tensors if isinstance(t, torch.Tensor) and t.is_leaf and t.grad is not None
+    ]
     return storage_bytes(leaf.grad for leaf in leaves if leaf.grad is not None)
 
 
@@ -56,7 +63,9 @@ def resident_bytes(module: torch.nn.Module) -> int:
 
 
 def unread_bytes(joint: Joint, resident: int) -> int:
-    """How many of so many bytes of parameters and buffers lie beside the graph, which does not read them."""
+    """How many of so many bytes of parameters and buffers lie beside the graph, which does not read
+    them.
+    """
     inside = {storage for node in joint.parameters for storage in joint.held(node)}
     return max(resident - sum(storage.bytes for storage in inside), 0)
 

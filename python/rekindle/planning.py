@@ -1,7 +1,8 @@
 """A joint graph and a budget → a checked plan and the two modules that run it.
 
-The stages in their order: lower, look for the plan among those of earlier runs, time the nodes, plan, check, inject, check again.
-A plan from disk passes the same checks as a new one; one that fails them is made anew.
+The stages in their order: lower, look for the plan among those of earlier runs, time the nodes,
+plan, check, inject, check again. A plan from disk passes the same checks as a new one; one that
+fails them is made anew.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ class Settings:
     @property
     def is_share(self) -> bool:
         """Whether the budget depends on the plain step's peak."""
-        return isinstance(self.budget, float) or (isinstance(self.budget, str) and self.budget.strip().endswith("%"))
+        return isinstance(self.budget, float) or (
+            isinstance(self.budget, str) and self.budget.strip().endswith("%")
+        )
 
     def bytes_without_share(self, graph: _native.Graph) -> int | None:
         """The budget in bytes if it is the same for any graph."""
@@ -116,17 +119,27 @@ class Planned:
 
     @property
     def replaced_bytes(self) -> int:
-        """Bytes of the forward's outputs that are copied into inputs, and freed, before the backward begins.
+        """Bytes of the forward's outputs that are copied into inputs, and freed, before the
+        backward begins.
 
         What is handed out or saved as well is not freed.
         """
         outputs, count = outputs_of(self.split.forward.graph), len(self.joint.new_contents)
-        return sum(block.bytes for block in self._made_for(outputs[:count]) - self._made_for(outputs[count:]))
+        return sum(
+            block.bytes
+            for block in self._made_for(outputs[:count]) - self._made_for(outputs[count:])
+        )
 
     def _made_for(self, outputs: list[Any]) -> set[Block]:
         """What the forward makes and some of its outputs lie in."""
         blocks = self.split.forward.blocks
-        return {block for value in outputs if isinstance(value, fx.Node) for block in blocks[value] if block.making > 0}
+        return {
+            block
+            for value in outputs
+            if isinstance(value, fx.Node)
+            for block in blocks[value]
+            if block.making > 0
+        }
 
     @property
     def peak(self) -> int:
@@ -136,7 +149,9 @@ class Planned:
     def modules(self) -> tuple[fx.GraphModule, fx.GraphModule]:
         """The forward and the backward, as AOTAutograd takes them."""
         root = self.joint.module
-        return to_module(root, self.split.forward, "Forward"), to_module(root, self.split.backward, "Backward")
+        return to_module(root, self.split.forward, "Forward"), to_module(
+            root, self.split.backward, "Backward"
+        )
 
 
 @dataclass
@@ -169,7 +184,8 @@ def plan_joint(
     decide: Decide | None = None,
     given: Found | None = None,
 ) -> Planned:
-    """Plans a step and builds its modules. `held` names bytes that others keep in memory for the whole step.
+    """Plans a step and builds its modules. `held` names bytes that others keep in memory for the
+    whole step.
 
     `decide` takes the place of the planner's call; a plan that is `given` is used as it is.
     """
@@ -183,11 +199,23 @@ def plan_joint(
     outside = _outside(lowered)
     footprint = _footprint(joint, outside, split)
     planned = Planned(
-        joint, lowered, graph, plan, split, outside, footprint, 0, seconds, found.from_disk, found.guessed
+        joint,
+        lowered,
+        graph,
+        plan,
+        split,
+        outside,
+        footprint,
+        0,
+        seconds,
+        found.from_disk,
+        found.guessed,
     )
     planned.plain_peak = _footprint(joint, outside, plain_split(planned)).peak
     if planned.peak > plan.peak:
-        raise RekindleError(f"the modules need {planned.peak} bytes, the plan promised {plan.peak}; please report this")
+        raise RekindleError(
+            f"the modules need {planned.peak} bytes, the plan promised {plan.peak}; please report this"
+        )
     return planned
 
 
@@ -234,7 +262,13 @@ def _about(joint: Joint, settings: Settings) -> dict[str, object]:
         "torch": torch.__version__,
         "rekindle": _version(),
         "threads": torch.get_num_threads(),
-        "devices": sorted({_device_name(t.device) for n in joint.primals if isinstance(t := n.meta.get("val"), torch.Tensor)}),
+        "devices": sorted(
+            {
+                _device_name(t.device)
+                for n in joint.primals
+                if isinstance(t := n.meta.get("val"), torch.Tensor)
+            }
+        ),
     }
 
 
@@ -264,7 +298,9 @@ def _from_disk(key: str, lowered: Lowered, settings: Settings) -> Found | None:
     return Found(graph, plan, from_disk=True)
 
 
-def _refuse_another(graph: _native.Graph, plan: _native.Plan, lowered: Lowered, settings: Settings) -> None:
+def _refuse_another(
+    graph: _native.Graph, plan: _native.Plan, lowered: Lowered, settings: Settings
+) -> None:
     """A stored plan must be one for this graph, times aside, and this budget."""
     if _without_times(graph) != _without_times(_native.Graph.from_json(lowered.text)):
         raise InvalidInput("it is of another graph")
@@ -281,7 +317,9 @@ def _without_times(graph: _native.Graph) -> dict[str, Any]:
 
 
 def timed(joint: Joint, lowered: Lowered, settings: Settings) -> tuple[_native.Graph, list[str]]:
-    """The graph with the time of every node, and the operations whose times had to be the cost model's."""
+    """The graph with the time of every node, and the operations whose times had to be the cost
+    model's.
+    """
     timing = time_nodes(joint, settings.profile)
     file: dict[str, Any] = json.loads(lowered.text)
     for entry, node in zip(file["nodes"], lowered.nodes, strict=True):
@@ -293,7 +331,9 @@ def timed(joint: Joint, lowered: Lowered, settings: Settings) -> tuple[_native.G
 def _refuse_violations(graph: _native.Graph, plan: _native.Plan) -> None:
     violations = _native.verify(graph, plan)
     if violations:
-        raise RekindleError("the checker rejects the plan, please report this:\n" + "\n".join(violations))
+        raise RekindleError(
+            "the checker rejects the plan, please report this:\n" + "\n".join(violations)
+        )
 
 
 def _outside(lowered: Lowered) -> Outside:

@@ -21,6 +21,14 @@ class Progress:
         if now - self.told < PATIENCE_SECONDS:
             return
         self.told = now
-        found = f"lowest peak so far {lowest / 2**20:.1f} MiB" if best is None else f"best step so far {best / 1e3:.1f} ms"
+        found = (
+            f"lowest peak so far {lowest / 2**20:.1f} MiB"
+            if best is None
+            else f"best step so far {best / 1e3:.1f} ms"
+        )
         share = f"{100 * done // total} %" if total else "…"
-        print(f"rekindle: planning, {share} after {now - self.begin:.0f} s, {found}", file=sys.stderr, flush=True)
+        print(
+            f"rekindle: planning, {share} after {now - self.begin:.0f} s, {found}",
+            file=sys.stderr,
+            flush=True,
+        )

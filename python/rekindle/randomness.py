@@ -1,7 +1,9 @@
-"""The same draw again: the generator's state before a draw is a value, and a draw can be repeated from it.
+"""The same draw again: the generator's state before a draw is a value, and a draw can be repeated
+from it.
 
-`draw` runs an operation and gives the state before it; `replay` runs it from that state and leaves the generator where it
-was. They are called from the modules that `inject` builds. `same_draws` is for what must not be noticed.
+`draw` runs an operation and gives the state before it; `replay` runs it from that state and leaves
+the generator where it was. They are called from the modules that `inject` builds. `same_draws` is
+for what must not be noticed.
 """
 
 from __future__ import annotations
@@ -11,14 +13,18 @@ from typing import Any
 import torch
 
 
-def draw(device: torch.device, operation: Any, /, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, Any]:
+def draw(
+    device: torch.device, operation: Any, /, *args: Any, **kwargs: Any
+) -> tuple[torch.Tensor, Any]:
     """The generator's state, and what the operation gives from it."""
     # The view makes the state known to whoever counts the storages that operations give.
     state = _state(device)
     return state.view(state.shape), operation(*args, **kwargs)
 
 
-def replay(device: torch.device, state: torch.Tensor, operation: Any, /, *args: Any, **kwargs: Any) -> Any:
+def replay(
+    device: torch.device, state: torch.Tensor, operation: Any, /, *args: Any, **kwargs: Any
+) -> Any:
     """What the operation gave from `state`. The generator stays where it is."""
     now = _state(device)
     _set_state(device, state)

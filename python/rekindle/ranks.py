@@ -1,10 +1,11 @@
 """Every rank takes the same decisions: the first one plans, and the others take its plan.
 
-Measured times differ between processes, and so would plans that are made apart; a rank that waits in a collective for one that
-recomputes something else is slow at best. Before it is planned a graph is compared: ranks that hold different graphs cannot
-share a plan, and say so.
+Measured times differ between processes, and so would plans that are made apart; a rank that waits
+in a collective for one that recomputes something else is slow at best. Before it is planned a graph
+is compared: ranks that hold different graphs cannot share a plan, and say so.
 
-Limits: all ranks of the default group must plan the same graphs in the same order, as in data parallel training.
+Limits: all ranks of the default group must plan the same graphs in the same order, as in data
+parallel training.
 """
 
 from __future__ import annotations
@@ -22,8 +23,13 @@ Found = TypeVar("Found")
 
 
 def agree(graph: str, find: Callable[[], Found]) -> Found:
-    """What `find` gives, on the first rank. It must survive being sent; an error of `find` is raised on every rank."""
-    if not (distributed.is_available() and distributed.is_initialized()) or distributed.get_world_size() == 1:
+    """What `find` gives, on the first rank. It must survive being sent; an error of `find` is
+    raised on every rank.
+    """
+    if (
+        not (distributed.is_available() and distributed.is_initialized())
+        or distributed.get_world_size() == 1
+    ):
         return find()
     refuse_different(graph)
     sent: list[Found | RekindleError | None] = [None]

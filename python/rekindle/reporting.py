@@ -59,7 +59,8 @@ class GraphReport:
             f"  saves {_mib(self.saved)} for the backward; planned in {self.seconds:.1f} s"
             + (" (from disk)" if self.from_disk else ""),
             *self._measured_text(),
-            "  at the peak: " + ", ".join(f"{role} {_mib(size)}" for role, size in self.bytes_by_role.items()),
+            "  at the peak: "
+            + ", ".join(f"{role} {_mib(size)}" for role, size in self.bytes_by_role.items()),
         ]
         for title, again in (("kept", False), ("recomputed", True)):
             some = [d for d in self.decisions if (d.recomputed > 0) is again]
@@ -67,14 +68,18 @@ class GraphReport:
             lines += [f"    {_mib(d.bytes):>12}  {d.name}: {d.reason}" for d in some[:LISTED]]
             lines += [f"    {'…':>12}  and {len(some) - LISTED} more"] if len(some) > LISTED else []
         if self.guessed:
-            lines.append(f"  {len(self.guessed)} operations could not be measured and have the cost model's time:")
+            lines.append(
+                f"  {len(self.guessed)} operations could not be measured and have the cost model's time:"
+            )
             lines += [f"    {text}" for text in self.guessed[:LISTED]]
         return "\n".join(lines)
 
     def _measured_text(self) -> list[str]:
         if self.measured_peak is None or self.measured_saved is None:
             return []
-        return [f"  as Inductor runs it: peak {_mib(self.measured_peak)}, scratch included; saves {_mib(self.measured_saved)}"]
+        return [
+            f"  as Inductor runs it: peak {_mib(self.measured_peak)}, scratch included; saves {_mib(self.measured_saved)}"
+        ]
 
     def _bound_text(self) -> str:
         if self.bound is None or not self.plain_time:
@@ -95,13 +100,24 @@ class Report:
 
 
 def report(model: Any) -> Report:
-    """What was planned for a model that `rekindle.compile` compiled, or for the function that `rekindle.backend` gave.
+    """What was planned for a model that `rekindle.compile` compiled, or for the function that
+    `rekindle.backend` gave.
 
-    Of a model with several planned parts, the graphs of all, under the names of the parts: each part has a budget of its own.
+    Of a model with several planned parts, the graphs of all, under the names of the parts: each
+    part has a budget of its own.
     """
     sessions = sessions_of(model)
-    graphs = [(part, graph_report(planned)) for part, session in sessions.items() for planned in session.planned]
-    return Report([replace(graph, name=f"{part}, {graph.name}") if len(sessions) > 1 else graph for part, graph in graphs])
+    graphs = [
+        (part, graph_report(planned))
+        for part, session in sessions.items()
+        for planned in session.planned
+    ]
+    return Report(
+        [
+            replace(graph, name=f"{part}, {graph.name}") if len(sessions) > 1 else graph
+            for part, graph in graphs
+        ]
+    )
 
 
 def graph_report(planned: Planned) -> GraphReport:

@@ -2,14 +2,15 @@
 
 In: a `Joint`. Out: microseconds for each computing node.
 
-`measure` runs each operation alone, on made-up tensors of the same sizes, strides, types and devices: once to warm up, then the
-median of a few runs. Operations that agree in all of this are run once for all. Only one operation's tensors are in memory
-at a time, so a step that does not fit can be measured. On a GPU the clock is the device's own (events). An operation that
-refuses made-up values gets the cost model's time, and `Timing.guessed` says which.
+`measure` runs each operation alone, on made-up tensors of the same sizes, strides, types and
+devices: once to warm up, then the median of a few runs. Operations that agree in all of this are
+run once for all. Only one operation's tensors are in memory at a time, so a step that does not fit
+can be measured. On a GPU the clock is the device's own (events). An operation that refuses made-up
+values gets the cost model's time, and `Timing.guessed` says which.
 
-`roofline` runs nothing: the longer of moving the bytes that the operation reads and writes, and doing its arithmetic, plus
-what a launch costs. `RATES` are the rates of an A100 in single precision and of one modern CPU core; a plan depends on
-their ratios only.
+`roofline` runs nothing: the longer of moving the bytes that the operation reads and writes, and
+doing its arithmetic, plus what a launch costs. `RATES` are the rates of an A100 in single precision
+and of one modern CPU core; a plan depends on their ratios only.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ class Rates:
     """Microseconds that any operation takes."""
 
 
-RATES = {"cuda": Rates(bytes=1.5e6, operations=1.9e7, launch=3.0), "cpu": Rates(bytes=1e4, operations=5e4, launch=5.0)}
+RATES = {
+    "cuda": Rates(bytes=1.5e6, operations=1.9e7, launch=3.0),
+    "cpu": Rates(bytes=1e4, operations=5e4, launch=5.0),
+}
 
 
 @dataclass
@@ -76,18 +80,25 @@ def _time(node: fx.Node, profile: Profile, timing: Timing) -> float:
         try:
             return _measure(node)
         except Exception as refusal:
-            timing.guessed.append(f"{node.name} ({node.target}): {str(refusal).splitlines()[0] if str(refusal) else refusal!r}")
+            timing.guessed.append(
+                f"{node.name} ({node.target}): {str(refusal).splitlines()[0] if str(refusal) else refusal!r}"
+            )
     return roofline(node)
 
 
 def _signature(node: fx.Node) -> str:
-    """Equal for operations that do the same work: the operation, and sizes, strides, types and plain arguments."""
+    """Equal for operations that do the same work: the operation, and sizes, strides, types and
+    plain arguments.
+    """
 
     def described(value: Any) -> Any:
         if not isinstance(value, fx.Node):
             return value
         leaves = pytree.tree_leaves(value.meta.get("val"))
-        return [(tuple(t.shape), t.stride(), t.dtype, t.device) if isinstance(t, torch.Tensor) else t for t in leaves]
+        return [
+            (tuple(t.shape), t.stride(), t.dtype, t.device) if isinstance(t, torch.Tensor) else t
+            for t in leaves
+        ]
 
     return str((node.target, pytree.tree_map_only(fx.Node, described, (node.args, node.kwargs))))
 
@@ -139,11 +150,15 @@ def roofline(node: fx.Node) -> float:
     for value in node.all_input_nodes:
         moved.update((t.untyped_storage()._cdata, t.nbytes) for t in tensors_of(value))
     rates = RATES.get(results[0].device.type if results else "cpu", RATES["cuda"])
-    return rates.launch + max(sum(moved.values()) / rates.bytes, operations(node) / rates.operations)
+    return rates.launch + max(
+        sum(moved.values()) / rates.bytes, operations(node) / rates.operations
+    )
 
 
 def operations(node: fx.Node) -> float:
-    """Arithmetic operations: PyTorch's own count where it has one, else one for each number that comes out."""
+    """Arithmetic operations: PyTorch's own count where it has one, else one for each number that
+    comes out.
+    """
     count = flop_registry.get(getattr(node.target, "overloadpacket", None))
     if count is None:
         return sum(tensor.numel() for tensor in tensors_of(node))

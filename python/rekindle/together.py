@@ -1,19 +1,24 @@
 """Several graphs in one step: how many bytes each may leave behind, so that the step's peak holds.
 
-A model is captured in several graphs where it is split into buckets (DDP) or blocks (FSDP2), or where a graph breaks. They run one
-after the other forward, and in the other order backward. While graph i runs there are in memory, beside its own bytes,
+A model is captured in several graphs where it is split into buckets (DDP) or blocks (FSDP2), or
+where a graph breaks. They run one after the other forward, and in the other order backward. While
+graph i runs there are in memory, beside its own bytes,
 
-    held_i = the parameters of the others + what the graphs before it saved + the gradients of those behind it
+    held_i = the parameters of the others + what the graphs before it saved + the gradients of those
+    behind it
 
-and what it saves itself lies there while the graphs behind it run. So with B the budget, graph i is planned for B - held_i, and with a
-scratch at the moment between its passes that leaves room for no more than a_i: then it saves at most a_i.
+and what it saves itself lies there while the graphs behind it run. So with B the budget, graph i is
+planned for B - held_i, and with a scratch at the moment between its passes that leaves room for no
+more than a_i: then it saves at most a_i.
 
-Method: a_i lies between the least that a plan of graph i can save and what the plain step saves, at the same share for all graphs. The
-largest share in sixteenths for which every graph has a plan is taken. In the pass that collects the graphs those behind are not known:
-each graph gets the smallest share for which it has a plan beside what is held by then, and all gradients that may follow.
+Method: a_i lies between the least that a plan of graph i can save and what the plain step saves, at
+the same share for all graphs. The largest share in sixteenths for which every graph has a plan is
+taken. In the pass that collects the graphs those behind are not known: each graph gets the smallest
+share for which it has a plan beside what is held by then, and all gradients that may follow.
 
-Limits: one share for all is simple, not optimal. Gradients count as held in the forward too, what one graph hands to the next is counted by
-both, and what a backward hands on counts until the end, so that a step may stay below its budget.
+Limits: one share for all is simple, not optimal. Gradients count as held in the forward too, what
+one graph hands to the next is counted by both, and what a backward hands on counts until the end,
+so that a step may stay below its budget.
 """
 
 from __future__ import annotations
@@ -38,7 +43,9 @@ SCRATCHES = (0, 1, 2, 4, 8)
 
 
 def save_least(graph: _native.Graph, boundary: int) -> _native.Plan:
-    """A plan that holds little between the passes: the smallest while as many bytes are in use there as the whole step needs."""
+    """A plan that holds little between the passes: the smallest while as many bytes are in use
+    there as the whole step needs.
+    """
     return _native.smallest(with_scratch(graph, boundary, graph.peak), effort=QUICK)
 
 
@@ -64,15 +71,21 @@ class Part:
         self.parameters: int = sum(sizes[s] for s in inputs if roles[s] == "parameter")
         self.input_gradients = input_gradients
         """Bytes that its backward hands to the graphs before it."""
-        handed_out: int = sum(sizes[s] for s in set(file["outputs"]) - inputs if roles[s] == "gradient")
+        handed_out: int = sum(
+            sizes[s] for s in set(file["outputs"]) - inputs if roles[s] == "gradient"
+        )
         self.gradients = max(handed_out - input_gradients, 0)
         """Bytes of its parameters' gradients."""
-        self.tangents: int = sum(size for size, role in zip(sizes, roles, strict=True) if role == "tangent")
+        self.tangents: int = sum(
+            size for size, role in zip(sizes, roles, strict=True) if role == "tangent"
+        )
         """Bytes that its backward is handed, and that its own peak counts."""
         ran = [number for number, node in enumerate(file["nodes"]) if node["phase"] != "input"]
         self.plain_saved: int = self.graph.timeline()[ran.index(boundary)] - self.base
         """What lies there between its passes in the plain step, its inputs aside."""
-        self.least_saved: int = min(self.saved_by(save_least(self.graph, boundary)), self.plain_saved)
+        self.least_saved: int = min(
+            self.saved_by(save_least(self.graph, boundary)), self.plain_saved
+        )
         """The same in a plan that saves as little as it can."""
 
     def saved_by(self, plan: _native.Plan) -> int:
@@ -86,7 +99,9 @@ class Part:
 
     def plan(self, settings: Settings, room: int, share: float) -> Found:
         """A plan in so many bytes that saves no more than the share."""
-        graph = with_scratch(self.graph, self.boundary, max(room - self.base - self.saved(share), 0))
+        graph = with_scratch(
+            self.graph, self.boundary, max(room - self.base - self.saved(share), 0)
+        )
         return Found(graph, plan_graph(graph, settings, room))
 
     def saved(self, share: float) -> int:
@@ -96,7 +111,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Others:
-    """What a step holds beside one of its graphs, as far as it is known while the graphs are collected."""
+    """What a step holds beside one of its graphs, as far as it is known while the graphs are
+    collected.
+    """
 
     resident: int
     """Bytes of all parameters."""
@@ -107,13 +124,18 @@ class Others:
 
     def held(self, part: Part) -> int:
         """The most bytes that others hold while the graph runs."""
-        return max(self.resident - part.parameters, 0) + self.saved + max(self.gradients - part.gradients, 0)
+        return (
+            max(self.resident - part.parameters, 0)
+            + self.saved
+            + max(self.gradients - part.gradients, 0)
+        )
 
 
 def first_pass(part: Part, settings: Settings, others: Others) -> Found:
     """A plan while it is not known what comes behind: of those that fit, one that saves little.
 
-    Where the budget is a share of a peak that is not known yet, or nothing fits, the plan whose peak and savings add up to least.
+    Where the budget is a share of a peak that is not known yet, or nothing fits, the plan whose
+    peak and savings add up to least.
     """
     budget = settings.bytes_without_share(part.graph)
     if budget is None:
@@ -168,7 +190,9 @@ class Step:
             behind = [self.parts[other] for other in self.runs[at + 1 :]]
             gradients = sum(part.gradients for part in behind)
             # Some of what those behind hand on is what this one is handed.
-            handed_on = max(sum(part.input_gradients for part in behind) - self.parts[number].tangents, 0)
+            handed_on = max(
+                sum(part.input_gradients for part in behind) - self.parts[number].tangents, 0
+            )
             others = max(self.resident - self.parts[number].parameters, 0)
             held[number] = max(held[number], others + before + gradients + handed_on)
         return held
@@ -177,26 +201,35 @@ class Step:
         """The step's peak when its parts run by these plans, as it is counted here."""
         pairs = list(zip(self.parts, plans, strict=True))
         held = self._held([part.saved_by(plan) for part, plan in pairs])
-        return max(others + part.peak_of(plan) for others, (part, plan) in zip(held, pairs, strict=True))
+        return max(
+            others + part.peak_of(plan) for others, (part, plan) in zip(held, pairs, strict=True)
+        )
 
     @property
     def plain_peak(self) -> int:
         """The step's peak without plans, as it is counted here."""
-        return max(held + part.graph.peak for held, part in zip(self.held(1.0), self.parts, strict=True))
+        return max(
+            held + part.graph.peak for held, part in zip(self.held(1.0), self.parts, strict=True)
+        )
 
     def plan(self, settings: Settings, budget: int) -> list[Found]:
         """A plan for each part; together they need no more than `budget`."""
         share = largest_share(lambda share: self._fits(settings, budget, share))
         if share is None:
             raise self._infeasible(settings, budget)
-        return [self._plan_part(number, settings, budget, share) for number in range(len(self.parts))]
+        return [
+            self._plan_part(number, settings, budget, share) for number in range(len(self.parts))
+        ]
 
     def _plan_part(self, number: int, settings: Settings, budget: int, share: float) -> Found:
         return self.parts[number].plan(settings, max(budget - self.held(share)[number], 0), share)
 
     def _fits(self, settings: Settings, budget: int, share: float) -> bool:
         quick, held = settings.with_effort(QUICK), self.held(share)
-        return all(fits(self.parts[number], quick, max(budget - held[number], 0), share) for number in sorted(set(self.runs)))
+        return all(
+            fits(self.parts[number], quick, max(budget - held[number], 0), share)
+            for number in sorted(set(self.runs))
+        )
 
     def _infeasible(self, settings: Settings, budget: int) -> InfeasibleBudget:
         """The error, with the smallest budget for which the parts have plans, to a hundredth."""
@@ -207,7 +240,9 @@ class Step:
                 high = middle
             else:
                 low = middle
-        floors = [held + part.graph.floor for held, part in zip(self.held(0.0), self.parts, strict=True)]
+        floors = [
+            held + part.graph.floor for held, part in zip(self.held(0.0), self.parts, strict=True)
+        ]
         tightest = floors.index(max(floors))
         return InfeasibleBudget(
             f"no plans for the {len(self.runs)} graphs of the step fit together in {budget} bytes\n"
@@ -221,7 +256,9 @@ class Step:
 
 
 def largest_share(fits: Callable[[float], bool]) -> float | None:
-    """The largest share, in sixteenths, that fits; None if none does. What fits at a share fits below it."""
+    """The largest share, in sixteenths, that fits; None if none does. What fits at a share fits
+    below it.
+    """
     low, high = -1, STEPS + 1
     while high - low > 1:
         middle = (low + high) // 2

@@ -1,6 +1,8 @@
-"""Models that return their loss, small enough for tests: the families that Rekindle must train as PyTorch does.
+"""Models that return their loss, small enough for tests: the families that Rekindle must train as
+PyTorch does.
 
-A `Family` makes a module in training mode and a batch for it; the same at every call. Weights are random, dropout is on.
+A `Family` makes a module in training mode and a batch for it; the same at every call. Weights are
+random, dropout is on.
 """
 
 from collections.abc import Callable
@@ -14,7 +16,9 @@ VOCABULARY = 500
 
 
 class WithLoss(nn.Module):
-    """A classifier and its cross-entropy: a step whose forward ends in a loss, so that nothing happens outside."""
+    """A classifier and its cross-entropy: a step whose forward ends in a loss, so that nothing
+    happens outside.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -43,7 +47,10 @@ class UNet(nn.Module):
         self.down = nn.ModuleList([self.block(3, width), self.block(width, 2 * width)])
         self.bottom = self.block(2 * width, 4 * width)
         self.up = nn.ModuleList(
-            [nn.ConvTranspose2d(4 * width, 2 * width, 2, stride=2), nn.ConvTranspose2d(2 * width, width, 2, stride=2)]
+            [
+                nn.ConvTranspose2d(4 * width, 2 * width, 2, stride=2),
+                nn.ConvTranspose2d(2 * width, width, 2, stride=2),
+            ]
         )
         self.join = nn.ModuleList([self.block(4 * width, 2 * width), self.block(2 * width, width)])
         self.head = nn.Conv2d(width, CLASSES, 1)
@@ -52,7 +59,11 @@ class UNet(nn.Module):
     def block(inputs: int, outputs: int) -> nn.Sequential:
         layers = []
         for channels in (inputs, outputs):
-            layers += [nn.Conv2d(channels, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
+            layers += [
+                nn.Conv2d(channels, outputs, 3, padding=1),
+                nn.BatchNorm2d(outputs),
+                nn.ReLU(inplace=True),
+            ]
         return nn.Sequential(*layers)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -70,27 +81,41 @@ class UNet(nn.Module):
 def resnet(depth: int) -> nn.Module:
     import torchvision
 
-    return WithLoss(getattr(torchvision.models, f"resnet{depth}")(weights=None, num_classes=CLASSES))
+    return WithLoss(
+        getattr(torchvision.models, f"resnet{depth}")(weights=None, num_classes=CLASSES)
+    )
 
 
 def vit() -> nn.Module:
     from torchvision.models import VisionTransformer
 
-    return WithLoss(VisionTransformer(32, 8, 2, 2, 64, 128, dropout=0.1, attention_dropout=0.1, num_classes=CLASSES))
+    return WithLoss(
+        VisionTransformer(
+            32, 8, 2, 2, 64, 128, dropout=0.1, attention_dropout=0.1, num_classes=CLASSES
+        )
+    )
 
 
 def bert() -> nn.Module:
     from transformers import BertConfig, BertForMaskedLM
 
-    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}
+    sizes = {
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 128,
+    }
     return LanguageLoss(BertForMaskedLM(BertConfig(vocab_size=VOCABULARY, **sizes)))
 
 
 def gpt2() -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, n_positions=64, n_embd=64, n_layer=2, n_head=2))
-    # Without it the library looks the loss up by the model's name and logs, which breaks the graph in two.
+    model = GPT2LMHeadModel(
+        GPT2Config(vocab_size=VOCABULARY, n_positions=64, n_embd=64, n_layer=2, n_head=2)
+    )
+    # Without it the library looks the loss up by the model's name and logs, which breaks the graph
+    # in two.
     model.loss_type = "ForCausalLM"
     return LanguageLoss(model)
 

@@ -1,6 +1,8 @@
-"""One rank of a training run with gloo, as `test_ranks.py` starts it. Arguments: the kind of parallelism, the rank, a file to meet at.
+"""One rank of a training run with gloo, as `test_ranks.py` starts it. Arguments: the kind of
+parallelism, the rank, a file to meet at.
 
-Prints `same` if the planned gradients are the unplanned ones bit for bit and the plan is every rank's, or the name of the error.
+Prints `same` if the planned gradients are the unplanned ones bit for bit and the plan is every
+rank's, or the name of the error.
 """
 
 import hashlib
@@ -85,7 +87,9 @@ def run(kind: str, rank: int) -> str:
 def main(kind: str, rank: int, meeting: str) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=WORLD)
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{meeting}", rank=rank, world_size=WORLD
+    )
     try:
         print(run(kind, rank))
     except rekindle.RekindleError as error:

@@ -1,4 +1,6 @@
-"""Profiles, the largest batch and plans for other tools: what is captured without running the model."""
+"""Profiles, the largest batch and plans for other tools: what is captured without running the
+model.
+"""
 
 import csv
 import tempfile
@@ -81,7 +83,9 @@ class Tools(Case):
         joint = alone.capture(model, x)
         static = [at for at, node in enumerate(joint.primals) if node in joint.parameters]
         outputs = len(joint.forward_outputs)
-        planned = rekindle.plan(joint.module, 0.6, num_forward_outputs=outputs, static_inputs=static, profile="roofline")
+        planned = rekindle.plan(
+            joint.module, 0.6, num_forward_outputs=outputs, static_inputs=static, profile="roofline"
+        )
         self.assertLessEqual(planned.peak, planned.plan.budget)
         forward, backward = (boxed(module) for module in planned.modules())
         values = [x if node not in joint.parameters else None for node in joint.primals]

@@ -23,7 +23,11 @@ class Layers(nn.Module):
 
     def __init__(self, dropout: float = 0.5, depth: int = 6) -> None:
         super().__init__()
-        parts = [part for _ in range(depth) for part in (nn.Linear(32, 32), nn.GELU(), nn.Dropout(dropout))]
+        parts = [
+            part
+            for _ in range(depth)
+            for part in (nn.Linear(32, 32), nn.GELU(), nn.Dropout(dropout))
+        ]
         self.layers = nn.Sequential(*parts)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -39,7 +43,8 @@ class Average(nn.Module):
         self.register_buffer("average", torch.full((64, 64), 0.5))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        # The sine keeps the sum for its gradient, and the sum cannot be made again from a buffer that has moved on.
+        # The sine keeps the sum for its gradient, and the sum cannot be made again from a buffer
+        # that has moved on.
         scaled = torch.sin(self.weight + self.average)
         result = torch.sin(torch.sin(x @ scaled)) @ scaled
         self.average.mul_(0.9).add_(result.detach().mean(), alpha=0.1)
@@ -115,7 +120,9 @@ class Case(unittest.TestCase):
             for _ in range(2):
                 part.zero_grad()
                 part(x).backward()
-        for (name, a), (_, b) in zip(module.named_parameters(), planned.named_parameters(), strict=True):
+        for (name, a), (_, b) in zip(
+            module.named_parameters(), planned.named_parameters(), strict=True
+        ):
             self.assertTrue(torch.equal(a.grad, b.grad), name)
         for (name, a), (_, b) in zip(module.named_buffers(), planned.named_buffers(), strict=True):
             self.assertTrue(torch.equal(a, b), name)
@@ -146,7 +153,8 @@ class Numbers(Case):
         with rekindle.measure_peak([*planned.parameters(), *planned.buffers(), x]) as measured:
             planned(x).backward()
         (step,) = session_of(planned).planned
-        # AOTAutograd drops what it is handed where it is the input's new content, which no graph says: that much is counted too many.
+        # AOTAutograd drops what it is handed where it is the input's new content, which no graph
+        # says: that much is counted too many.
         self.assertIn(step.peak - measured.peak, (0, planned.steps.untyped_storage().nbytes()))
         self.assertEqual(step.replaced_bytes, 0, "it is handed out too")
 
@@ -168,7 +176,10 @@ class Numbers(Case):
         module, x = Layers(dropout=0.0), torch.randn(BATCH, 32)
         planned = compiled(copy.deepcopy(module))
         self.assert_trains_alike(module, planned, x)
-        hooks = [part.layers[0].register_forward_hook(lambda _module, _inputs, result: 2 * result) for part in (module, planned)]
+        hooks = [
+            part.layers[0].register_forward_hook(lambda _module, _inputs, result: 2 * result)
+            for part in (module, planned)
+        ]
         self.assert_trains_alike(module, planned, x)
         for hook in hooks:
             hook.remove()
@@ -208,9 +219,18 @@ class Checking(Case):
             compiled(Layers())(torch.randn(BATCH, 32)).backward()
         joint, lowered, steps = inject.call_args_list[0].args
         boundary = steps.index(("run", lowered.boundary))
-        freed = next(s for s in steps[boundary:] if s[0] == "free" and _made_before(lowered, joint, steps[:boundary], s[1]))
+        freed = next(
+            s
+            for s in steps[boundary:]
+            if s[0] == "free" and _made_before(lowered, joint, steps[:boundary], s[1])
+        )
         without = [step for step in steps if step != freed]
-        never_read = [*without[:boundary], ("run", lowered.boundary), freed, *without[boundary + 1 :]]
+        never_read = [
+            *without[:boundary],
+            ("run", lowered.boundary),
+            freed,
+            *without[boundary + 1 :],
+        ]
         with self.assertRaises(rekindle.RekindleError):
             planning.inject(joint, lowered, never_read)
 
@@ -245,7 +265,13 @@ class Caching(Case):
         compiled(Layers(**depth), 1.0)(torch.randn(BATCH, 32))
         (file,) = Path(self.folder).glob("*.json")
         good = file.read_text()
-        for bad in (good.replace("peak_bytes", "peek_bytes"), "", "[]", good[:100], '{"format": "rekindle.cache/1", "graph": 3, "plan": []}'):
+        for bad in (
+            good.replace("peak_bytes", "peek_bytes"),
+            "",
+            "[]",
+            good[:100],
+            '{"format": "rekindle.cache/1", "graph": 3, "plan": []}',
+        ):
             file.write_text(bad)
             torch._dynamo.reset()
             planned = compiled(Layers(**depth), 1.0)
@@ -267,7 +293,12 @@ class Caching(Case):
                 compiled(Layers(depth=2), 1.0)(torch.randn(BATCH, 32))
 
     def test_where_plans_are_kept(self) -> None:
-        for given, expected in (("OFF", None), ("off", None), ("~/plans", Path.home() / "plans"), ("/plans", Path("/plans"))):
+        for given, expected in (
+            ("OFF", None),
+            ("off", None),
+            ("~/plans", Path.home() / "plans"),
+            ("/plans", Path("/plans")),
+        ):
             with mock.patch.dict(os.environ, REKINDLE_CACHE=given):
                 self.assertEqual(caching.folder(), expected)
 
@@ -276,7 +307,9 @@ class Module(Case):
     def test_names_and_states_are_the_modules_own(self) -> None:
         module = Layers()
         planned = compiled(module)
-        self.assertEqual([n for n, _ in planned.named_parameters()], [n for n, _ in module.named_parameters()])
+        self.assertEqual(
+            [n for n, _ in planned.named_parameters()], [n for n, _ in module.named_parameters()]
+        )
         self.assertEqual(list(planned.state_dict()), list(module.state_dict()))
         planned.load_state_dict(Layers().state_dict())
         outer = nn.Sequential(compiled(Layers()))
@@ -291,9 +324,14 @@ class Module(Case):
         self.assertEqual(list(planned.state_dict()), list(expected))
         self.assertEqual(planned.state_dict()._metadata, expected._metadata)
         planned.load_state_dict(prefixed.state_dict())
-        for (name, a), b in zip(planned.state_dict().items(), prefixed.state_dict().values(), strict=True):
+        for (name, a), b in zip(
+            planned.state_dict().items(), prefixed.state_dict().values(), strict=True
+        ):
             self.assertTrue(torch.equal(a, b), name)
-        self.assertEqual([n for n, _ in planned.named_parameters("amodule.b")], [n for n, _ in module.named_parameters("amodule.b")])
+        self.assertEqual(
+            [n for n, _ in planned.named_parameters("amodule.b")],
+            [n for n, _ in module.named_parameters("amodule.b")],
+        )
         outer = nn.Sequential(planned)
         outer.load_state_dict(outer.state_dict())
         self.assertEqual(outer.state_dict()._metadata, nn.Sequential(module).state_dict()._metadata)
@@ -326,13 +364,20 @@ class Module(Case):
         file = io.BytesIO()
         torch.save(planned, file)
         file.seek(0)
-        copies = [copy.deepcopy(planned), pickle.loads(pickle.dumps(planned)), torch.load(file, weights_only=False)]
+        copies = [
+            copy.deepcopy(planned),
+            pickle.loads(pickle.dumps(planned)),
+            torch.load(file, weights_only=False),
+        ]
         copies.append(torch.optim.swa_utils.AveragedModel(planned).module)
         for other in copies:
             self.assertEqual(session_of(other).planned, [])
             other.zero_grad()
             self.assert_trains_alike(module, other, x)
-            self.assertEqual(session_of(other).planned[-1].plan.to_json(), session_of(planned).planned[0].plan.to_json())
+            self.assertEqual(
+                session_of(other).planned[-1].plan.to_json(),
+                session_of(planned).planned[0].plan.to_json(),
+            )
             self.assertNotEqual(*(next(part.parameters()).data_ptr() for part in (other, planned)))
         self.assertIs(session_of(copies[0]).optimizer, optimizer)
         self.assertIsNone(session_of(copies[1]).optimizer)
@@ -358,7 +403,11 @@ class Module(Case):
         planned = compiled(module, 1.0, optimizer=optimizer)
         planned(torch.randn(BATCH, 32)).backward()
         optimizer.step()
-        made = sum(value.untyped_storage().nbytes() for state in optimizer.state.values() for value in state.values())
+        made = sum(
+            value.untyped_storage().nbytes()
+            for state in optimizer.state.values()
+            for value in state.values()
+        )
         self.assertEqual(session_of(planned).held_by_others(), {"optimizer state": made})
         self.assertIn("optimizer state", rekindle.report(planned).graphs[0].bytes_by_role)
 
@@ -369,7 +418,9 @@ class Module(Case):
         (graph,) = rekindle.report(planned).graphs
         self.assertLess(graph.peak, graph.plain_peak)
         self.assertGreater(graph.overhead, 0.0)
-        self.assertEqual(sum(graph.bytes_by_role.values()), session_of(planned).planned[0].plan.peak)
+        self.assertEqual(
+            sum(graph.bytes_by_role.values()), session_of(planned).planned[0].plan.peak
+        )
         for word in ("peak", "recomputes", "kept", "recomputed:"):
             self.assertIn(word, str(graph))
         with self.assertRaisesRegex(rekindle.RekindleError, "not compiled by rekindle"):
@@ -437,7 +488,9 @@ class Found(Case):
         roomy = compiled(module)
         roomy(x)
         tight = session_of(roomy).planned[0].peak
-        step = torch.compile(module, backend=rekindle.backend(tight, profile="roofline", effort=1), dynamic=False)
+        step = torch.compile(
+            module, backend=rekindle.backend(tight, profile="roofline", effort=1), dynamic=False
+        )
         step(x).backward()
         with self.assertRaisesRegex(rekindle.LiveGradients, "zero_grad"):
             step(x)

@@ -19,7 +19,12 @@ MIB = 1 << 20
 
 class Budgets(unittest.TestCase):
     def test_peaks_that_are_near_share_the_lowest(self) -> None:
-        peaks = {"eager": 1000 * MIB, "checkpoint": 500 * MIB, "torch 0.7": 604 * MIB, "torch 0.5": 600 * MIB}
+        peaks = {
+            "eager": 1000 * MIB,
+            "checkpoint": 500 * MIB,
+            "torch 0.7": 604 * MIB,
+            "torch 0.5": 600 * MIB,
+        }
         self.assertEqual(
             budgets(peaks, lasting=100 * MIB),
             {
@@ -32,12 +37,16 @@ class Budgets(unittest.TestCase):
 
     def test_there_are_three_at_least(self) -> None:
         found = budgets({"eager": 500 * MIB, "checkpoint": 500 * MIB}, lasting=100 * MIB)
-        self.assertEqual([kind.budget for kind in found.values()], [500 * MIB, 400 * MIB, 440 * MIB])
+        self.assertEqual(
+            [kind.budget for kind in found.values()], [500 * MIB, 400 * MIB, 440 * MIB]
+        )
 
 
 class SeparateStatistics(unittest.TestCase):
     def test_gives_what_the_single_operation_gives(self) -> None:
-        """Bit for bit where it normalises. Running statistics take another way to the same value: a square root and back costs a few units in the last place."""
+        """Bit for bit where it normalises. Running statistics take another way to the same value: a
+        square root and back costs a few units in the last place.
+        """
         torch.manual_seed(0)
         value = torch.randn(4, 3, 5, 5)
         parts = [torch.rand(3) for _ in range(4)]

@@ -31,7 +31,11 @@ def replay(case: Case, weights: dict, batch: tuple, folder: Path) -> dict[str, t
     save_file(weights, folder / "weights.safetensors")
     save_file(for_engine(case, batch), folder / "data.safetensors")
     words = [os.environ["ENGINE_PEER"], "replay", *case.words(), f"steps={STEPS}", "threads=2"]
-    words += [f"weights={folder}/weights.safetensors", f"data={folder}/data.safetensors", f"out={folder}"]
+    words += [
+        f"weights={folder}/weights.safetensors",
+        f"data={folder}/data.safetensors",
+        f"out={folder}",
+    ]
     lines = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout.split()
     gradients = load_file(folder / "gradients.safetensors")
     final = load_file(folder / "final.safetensors")

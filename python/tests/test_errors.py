@@ -41,10 +41,19 @@ class Errors(unittest.TestCase):
     def test_without_torch(self) -> None:
         program = "import sys; sys.modules['torch'] = None; import rekindle; rekindle.Graph; rekindle.compile"
         ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-        self.assertIn("TorchMissing: rekindle.compile needs PyTorch, which is not installed: pip install torch", ended.stderr)
+        self.assertIn(
+            "TorchMissing: rekindle.compile needs PyTorch, which is not installed: pip install torch",
+            ended.stderr,
+        )
 
     def test_an_old_torch(self) -> None:
-        for version, is_refused in (("2.8.1+cu126", True), ("1.13.0", True), ("2.9.0", False), ("2.15.0", False), ("3.0.0a0", False)):
+        for version, is_refused in (
+            ("2.8.1+cu126", True),
+            ("1.13.0", True),
+            ("2.9.0", False),
+            ("2.15.0", False),
+            ("3.0.0a0", False),
+        ):
             with unittest.mock.patch.object(torch, "__version__", version):
                 if is_refused:
                     with self.assertRaisesRegex(rekindle.UnsupportedTorch, "2.9 or newer"):
@@ -53,7 +62,10 @@ class Errors(unittest.TestCase):
                     rekindle.compile(network(), 0.5)
 
     def test_torchs_own_budget(self) -> None:
-        with torch._functorch.config.patch(activation_memory_budget=0.5), self.assertRaisesRegex(rekindle.ForeignBudget, "0.5"):
+        with (
+            torch._functorch.config.patch(activation_memory_budget=0.5),
+            self.assertRaisesRegex(rekindle.ForeignBudget, "0.5"),
+        ):
             rekindle.compile(network(), 0.5)
 
     def test_an_infeasible_budget_is_not_wrapped(self) -> None:
@@ -79,7 +91,10 @@ class Errors(unittest.TestCase):
 
     def test_a_compiler_that_is_off(self) -> None:
         model = rekindle.compile(network(), 10**9, **QUICK)
-        with torch._dynamo.config.patch(disable=True), self.assertRaisesRegex(rekindle.Unplanned, "disabled"):
+        with (
+            torch._dynamo.config.patch(disable=True),
+            self.assertRaisesRegex(rekindle.Unplanned, "disabled"),
+        ):
             model(torch.randn(4, 8))
 
     def test_a_hook_that_is_not_captured(self) -> None:
@@ -89,7 +104,19 @@ class Errors(unittest.TestCase):
             rekindle.compile(module, 10**9, **QUICK)(torch.randn(4, 8))
 
     def test_options_are_checked_when_they_are_given(self) -> None:
-        budgets = (0, -1, 2**63, "", "lots", "8 gigs", "-1GiB", "101%", "0%", "9000000TiB", float("nan"))
+        budgets = (
+            0,
+            -1,
+            2**63,
+            "",
+            "lots",
+            "8 gigs",
+            "-1GiB",
+            "101%",
+            "0%",
+            "9000000TiB",
+            float("nan"),
+        )
         bad = [{"budget": budget} for budget in budgets]
         bad += [{"effort": effort} for effort in (-1, 11, 1.5, True)]
         bad += [{"time_limit": limit} for limit in (0, -1.0, float("inf"), float("nan"), "1s")]
@@ -101,13 +128,20 @@ class Errors(unittest.TestCase):
             with self.subTest(options), self.assertRaises(rekindle.InvalidInput):
                 rekindle.backend(**options)
         with self.assertRaises(rekindle.InvalidInput):
-            rekindle.max_batch(network(), lambda _: self.fail("nothing is to be tried"), budget="lots")
+            rekindle.max_batch(
+                network(), lambda _: self.fail("nothing is to be tried"), budget="lots"
+            )
         for budget in (1, 2**63 - 1, "100%", " 60 % ", "1.5GiB"):
             rekindle.compile(network(), budget, strategy="blocks", effort=10, time_limit=1)
 
     def test_modules_that_cannot_be_planned(self) -> None:
         planned = rekindle.compile(network(), 0.5)
-        for module, why in ((3, "int"), (nn.Linear, "class Linear"), (planned, "already"), (nn.Sequential(planned), "part 0")):
+        for module, why in (
+            (3, "int"),
+            (nn.Linear, "class Linear"),
+            (planned, "already"),
+            (nn.Sequential(planned), "part 0"),
+        ):
             with self.assertRaisesRegex(rekindle.InvalidInput, why):
                 rekindle.compile(module, 0.5)
 
@@ -132,10 +166,16 @@ class Errors(unittest.TestCase):
         self.assertIsInstance(caught.exception.inner_exception, rekindle.InfeasibleBudget)
 
     def test_several_planned_parts_are_all_reported(self) -> None:
-        model = nn.Sequential(*(rekindle.compile(network(), budget, **QUICK) for budget in (10**9, 2 * 10**9)), nn.Tanh())
+        model = nn.Sequential(
+            *(rekindle.compile(network(), budget, **QUICK) for budget in (10**9, 2 * 10**9)),
+            nn.Tanh(),
+        )
         model[1](model[0](torch.randn(4, 8)).expand(4, 8)).sum().backward()
         graphs = rekindle.report(model).graphs
-        self.assertEqual([(graph.name, graph.budget) for graph in graphs], [("0, graph 0", 10**9), ("1, graph 0", 2 * 10**9)])
+        self.assertEqual(
+            [(graph.name, graph.budget) for graph in graphs],
+            [("0, graph 0", 10**9), ("1, graph 0", 2 * 10**9)],
+        )
 
     def test_a_graph_that_is_kept(self) -> None:
         model = rekindle.compile(network(), 10**9, **QUICK)
@@ -143,7 +183,10 @@ class Errors(unittest.TestCase):
             model(torch.randn(4, 8)).sum().backward(retain_graph=True)
 
     def test_a_gradient_of_a_gradient(self) -> None:
-        model, value = rekindle.compile(network(), 10**9, **QUICK), torch.randn(4, 8, requires_grad=True)
+        model, value = (
+            rekindle.compile(network(), 10**9, **QUICK),
+            torch.randn(4, 8, requires_grad=True),
+        )
         with self.assertRaisesRegex(rekindle.RetainedGraph, "gradients of gradients"):
             torch.autograd.grad(model(value).sum(), value, create_graph=True)
 

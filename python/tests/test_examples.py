@@ -11,10 +11,14 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 class Examples(unittest.TestCase):
     def losses(self, name: str, *options: str) -> list[float]:
-        run = subprocess.run([sys.executable, EXAMPLES / name, *options], capture_output=True, text=True)
+        run = subprocess.run(
+            [sys.executable, EXAMPLES / name, *options], capture_output=True, text=True
+        )
         self.assertEqual(run.returncode, 0, run.stderr)
         self.assertRegex(run.stdout, r"peak .* MiB → .* MiB of .* MiB allowed")
-        return [float(loss) for loss in re.findall(r"^step \d+: loss (.+)$", run.stdout, re.MULTILINE)]
+        return [
+            float(loss) for loss in re.findall(r"^step \d+: loss (.+)$", run.stdout, re.MULTILINE)
+        ]
 
     def assert_falls(self, losses: list[float]) -> None:
         """Single batches vary, so thirds of the run are compared."""

@@ -1,4 +1,6 @@
-"""A planned step is the plain step: loss, gradients, buffers and parameters bit for bit, and the peak to the byte."""
+"""A planned step is the plain step: loss, gradients, buffers and parameters bit for bit, and the
+peak to the byte.
+"""
 
 import hashlib
 import os
@@ -30,11 +32,18 @@ class Trained:
 
 
 def digest(tensor: torch.Tensor) -> str:
-    """Equal for tensors of the same bits, and small: a step of ResNet-152 has half a gigabyte of numbers."""
+    """Equal for tensors of the same bits, and small: a step of ResNet-152 has half a gigabyte of
+    numbers.
+    """
     return hashlib.blake2b(tensor.detach().contiguous().numpy().tobytes()).hexdigest()
 
 
-def train(family: Family, module: nn.Module, batch: tuple[torch.Tensor, ...], optimizer: torch.optim.Optimizer) -> Trained:
+def train(
+    family: Family,
+    module: nn.Module,
+    batch: tuple[torch.Tensor, ...],
+    optimizer: torch.optim.Optimizer,
+) -> Trained:
     """A few steps under exact accounting. The optimizer's own state is counted by its making."""
     torch.manual_seed(5)
     numbers, peak = [], 0
@@ -66,7 +75,11 @@ class Families(unittest.TestCase):
         module, batch = family.build()
         plain = train(family, module, batch, family.make_optimizer(module))
         whole = self.check_budget(family, 1.0, plain)
-        self.assertLessEqual(whole.plain_peak, plain.peak, "compiled without a plan, the step needs no more than eager")
+        self.assertLessEqual(
+            whole.plain_peak,
+            plain.peak,
+            "compiled without a plan, the step needs no more than eager",
+        )
         for share in SHARES:
             budget = int(whole.graph.floor + share * (whole.graph.peak - whole.graph.floor))
             planned = self.check_budget(family, budget, plain)

@@ -1,4 +1,6 @@
-"""`inductor=True`: the plan's modules compiled by Inductor train as well as eager, and save what the plan saves."""
+"""`inductor=True`: the plan's modules compiled by Inductor train as well as eager, and save what
+the plan saves.
+"""
 
 import copy
 import types
@@ -29,7 +31,9 @@ def numbers(module: nn.Module, step: nn.Module, x: torch.Tensor) -> dict[str, to
         loss = step(x)
         loss.backward()
         found[f"{number}: loss"] = loss.detach()
-        found.update((f"{number}: {name}", part.grad.clone()) for name, part in module.named_parameters())
+        found.update(
+            (f"{number}: {name}", part.grad.clone()) for name, part in module.named_parameters()
+        )
         optimizer.step()
     return found
 
@@ -48,7 +52,14 @@ class Inductor(Case):
         torch._dynamo.reset()
         backend = rekindle.backend(0.6, profile="roofline", effort=1, inductor=True)
         other = copy.deepcopy(module)
-        self.assertEqual(excess(exact, eager, numbers(other, torch.compile(other, backend=backend, dynamic=False), x)), [])
+        self.assertEqual(
+            excess(
+                exact,
+                eager,
+                numbers(other, torch.compile(other, backend=backend, dynamic=False), x),
+            ),
+            [],
+        )
         self.assert_keeps_the_plan(backend)
 
     def assert_keeps_the_plan(self, planned: object) -> None:
@@ -63,7 +74,10 @@ class Inductor(Case):
         self.assertIn("as Inductor runs it", str(report))
 
     def test_without_a_compiler(self) -> None:
-        with mock.patch("shutil.which", return_value=None), self.assertRaisesRegex(rekindle.CompilerMissing, "apt install"):
+        with (
+            mock.patch("shutil.which", return_value=None),
+            self.assertRaisesRegex(rekindle.CompilerMissing, "apt install"),
+        ):
             compiled(Layers(), inductor=True)
 
     def test_bits_cannot_be_compared(self) -> None:
@@ -73,12 +87,16 @@ class Inductor(Case):
 
 class Metering(Case):
     def test_the_allocator_agrees_with_the_prediction(self) -> None:
-        """Run operation by operation, a step of layers whose operations need no scratch takes the predicted peak to the byte."""
+        """Run operation by operation, a step of layers whose operations need no scratch takes the
+        predicted peak to the byte.
+        """
         model, x = Layers(dropout=0.0), torch.randn(BATCH, 32)
         joint = alone.capture(model, x)
         static = [at for at, node in enumerate(joint.primals) if node in joint.parameters]
         outputs = len(joint.forward_outputs)
-        planned = rekindle.plan(joint.module, 0.6, num_forward_outputs=outputs, static_inputs=static, profile="roofline")
+        planned = rekindle.plan(
+            joint.module, 0.6, num_forward_outputs=outputs, static_inputs=static, profile="roofline"
+        )
         done: list[object] = []
         meter = Meter(planned, done.append)
         forward, backward = (boxed(module) for module in planned.modules())
@@ -98,7 +116,9 @@ class Metering(Case):
 
     def test_more_than_the_budget_is_said(self) -> None:
         step = types.SimpleNamespace(plan=types.SimpleNamespace(budget=100), measured_peak=120)
-        with self.assertWarnsRegex(rekindle.OverBudget, "120 bytes, 20 more than the budget of 100"):
+        with self.assertWarnsRegex(
+            rekindle.OverBudget, "120 bytes, 20 more than the budget of 100"
+        ):
             capture.warn_over_budget(step)
 
 

@@ -18,12 +18,28 @@ def chain(layers: int = LAYERS, bytes_each: int = 1000) -> rekindle.Graph:
     nodes = [{"name": "x", "phase": "input", "time_us": 0, "reads": [], "writes": [0]}]
     for i in range(layers):
         storages.append({"bytes": bytes_each, "role": "activation"})
-        nodes.append({"name": f"f{i}", "phase": "forward", "time_us": 2, "reads": [i], "writes": [i + 1]})
+        nodes.append(
+            {"name": f"f{i}", "phase": "forward", "time_us": 2, "reads": [i], "writes": [i + 1]}
+        )
     for i in reversed(range(layers)):
         reads = [i + 1] if i == layers - 1 else [i + 1, len(storages) - 1]
         storages.append({"bytes": 10, "role": "gradient"})
-        nodes.append({"name": f"b{i}", "phase": "backward", "time_us": 2, "reads": reads, "writes": [len(storages) - 1]})
-    graph = {"format": "remat.graph/1", "name": "chain", "storages": storages, "nodes": nodes, "outputs": [len(storages) - 1]}
+        nodes.append(
+            {
+                "name": f"b{i}",
+                "phase": "backward",
+                "time_us": 2,
+                "reads": reads,
+                "writes": [len(storages) - 1],
+            }
+        )
+    graph = {
+        "format": "remat.graph/1",
+        "name": "chain",
+        "storages": storages,
+        "nodes": nodes,
+        "outputs": [len(storages) - 1],
+    }
     return rekindle.Graph.from_json(json.dumps(graph))
 
 
@@ -70,7 +86,9 @@ class Planning(unittest.TestCase):
         self.assertIn(str(error.smallest), str(error))
         self.assertEqual(_native.plan(graph, error.smallest).peak, error.smallest)
         copy = pickle.loads(pickle.dumps(error))
-        self.assertEqual((str(copy), copy.smallest, copy.tightest), (str(error), error.smallest, error.tightest))
+        self.assertEqual(
+            (str(copy), copy.smallest, copy.tightest), (str(error), error.smallest, error.tightest)
+        )
 
     def test_nonsense_is_refused_in_words(self) -> None:
         graph = chain()

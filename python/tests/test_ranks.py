@@ -15,7 +15,11 @@ class Ranks(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             meeting = str(Path(folder) / "meeting")
             ranks = [
-                subprocess.Popen([sys.executable, PROGRAM, kind, str(rank), meeting], stdout=subprocess.PIPE, text=True)
+                subprocess.Popen(
+                    [sys.executable, PROGRAM, kind, str(rank), meeting],
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
                 for rank in range(2)
             ]
             try:

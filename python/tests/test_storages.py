@@ -1,4 +1,6 @@
-"""Operations whose results lie in more bytes than they need: losses that are reduced in place, bags of embeddings."""
+"""Operations whose results lie in more bytes than they need: losses that are reduced in place, bags
+of embeddings.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,13 @@ LOSSES: dict[str, Loss] = {
     "l1": functional.l1_loss,
     "huber": functional.huber_loss,
     "binary cross-entropy": lambda x, y: functional.binary_cross_entropy(x.sigmoid(), y.sigmoid()),
-    "binary cross-entropy with logits": lambda x, y: functional.binary_cross_entropy_with_logits(x, y.sigmoid()),
+    "binary cross-entropy with logits": lambda x, y: functional.binary_cross_entropy_with_logits(
+        x, y.sigmoid()
+    ),
     "soft margin": lambda x, y: functional.soft_margin_loss(x, y.sign()),
-    "Kullback-Leibler": lambda x, y: functional.kl_div(x.log_softmax(1), y.softmax(1), reduction="batchmean"),
+    "Kullback-Leibler": lambda x, y: functional.kl_div(
+        x.log_softmax(1), y.softmax(1), reduction="batchmean"
+    ),
     "cross-entropy": functional.cross_entropy,
 }
 
@@ -34,7 +40,9 @@ class Regression(nn.Module):
 
     def __init__(self, loss: Loss) -> None:
         super().__init__()
-        self.layers = nn.Sequential(*[part for _ in range(4) for part in (nn.Linear(32, 32), nn.Tanh())])
+        self.layers = nn.Sequential(
+            *[part for _ in range(4) for part in (nn.Linear(32, 32), nn.Tanh())]
+        )
         self.loss = loss
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -61,7 +69,9 @@ class Bags(nn.Module):
     def __init__(self, mode: str) -> None:
         super().__init__()
         self.bags = nn.EmbeddingBag(50, 32, mode=mode)
-        self.layers = nn.Sequential(*[part for _ in range(4) for part in (nn.Linear(32, 32), nn.Tanh())])
+        self.layers = nn.Sequential(
+            *[part for _ in range(4) for part in (nn.Linear(32, 32), nn.Tanh())]
+        )
 
     def forward(self, indices: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
         return self.layers(self.bags(indices, offsets)).pow(2).mean()

@@ -14,7 +14,9 @@ from rekindle.together import largest_share
 
 
 QUICK = {"effort": 1, "profile": "roofline"}
-"""What is tested is that plans fit together; with a cost model in place of a clock they are the same in every run."""
+"""What is tested is that plans fit together; with a cost model in place of a clock they are the
+same in every run.
+"""
 
 
 class Broken(nn.Module):
@@ -23,7 +25,12 @@ class Broken(nn.Module):
     def __init__(self, layers: int = 6, width: int = 64) -> None:
         super().__init__()
         half = [part for _ in range(layers) for part in (nn.Linear(width, width), nn.Tanh())]
-        self.first, self.second = nn.Sequential(*half), nn.Sequential(*(type(p)(width, width) if isinstance(p, nn.Linear) else p for p in half))
+        self.first, self.second = (
+            nn.Sequential(*half),
+            nn.Sequential(
+                *(type(p)(width, width) if isinstance(p, nn.Linear) else p for p in half)
+            ),
+        )
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
         value = self.first(value)
@@ -77,7 +84,9 @@ class Together(unittest.TestCase):
         self.assertFalse(session.is_undecided)
 
     def test_halves_that_are_captured_apart(self) -> None:
-        """That there are two is seen when both have run: the first step is said to need more, the later ones fit."""
+        """That there are two is seen when both have run: the first step is said to need more, the
+        later ones fit.
+        """
         module = Apart()
         plain_peak, plain = step(module, self.batch)
         model = rekindle.compile(module, plain_peak * 7 // 10, **QUICK)
@@ -85,12 +94,19 @@ class Together(unittest.TestCase):
             warnings.simplefilter("ignore")
             for _ in range(3):
                 peak, gradients = step(model, self.batch)
-                self.assertTrue(all(torch.equal(ours, theirs) for ours, theirs in zip(gradients, plain, strict=True)))
+                self.assertTrue(
+                    all(
+                        torch.equal(ours, theirs)
+                        for ours, theirs in zip(gradients, plain, strict=True)
+                    )
+                )
         self.assertLessEqual(peak, plain_peak * 7 // 10)
         self.assertEqual(len(session_of(model).planned), 2)
 
     def test_room_is_used_once_it_is_known(self) -> None:
-        """The first pass saves as little as it can; a budget as large as the plain step's lets the second keep everything."""
+        """The first pass saves as little as it can; a budget as large as the plain step's lets the
+        second keep everything.
+        """
         plain_peak, _ = step(self.module, self.batch)
         model = rekindle.compile(self.module, 2 * plain_peak, **QUICK)
         with warnings.catch_warnings():
@@ -116,7 +132,12 @@ class Together(unittest.TestCase):
     def test_a_first_step_above_the_budget_is_said(self) -> None:
         plain_peak, _ = step(self.module, self.batch)
         model = rekindle.compile(self.module, plain_peak // 3, **QUICK)
-        with warnings.catch_warnings(), self.assertWarnsRegex(rekindle.OverBudget, "may need .* bytes, .* more than the budget"):
+        with (
+            warnings.catch_warnings(),
+            self.assertWarnsRegex(
+                rekindle.OverBudget, "may need .* bytes, .* more than the budget"
+            ),
+        ):
             warnings.simplefilter("ignore", rekindle.UnplannedPart)
             step(model, self.batch)
 

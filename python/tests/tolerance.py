@@ -1,20 +1,23 @@
 """How far two correct float32 computations of the same step may lie apart.
 
-The step is computed three times: in float64 (taken as exact), by PyTorch in float32, and by our engine in float32.
-Any float32 computation is off by rounding, and how far depends on the model: batch-norm over few values and the
-division in Adam enlarge it by orders of magnitude, so no fixed tolerance is right. But two computations that differ only in
-the order of their sums have errors of the same size. So for each tensor
+The step is computed three times: in float64 (taken as exact), by PyTorch in float32, and by our
+engine in float32. Any float32 computation is off by rounding, and how far depends on the model:
+batch-norm over few values and the division in Adam enlarge it by orders of magnitude, so no fixed
+tolerance is right. But two computations that differ only in the order of their sums have errors of
+the same size. So for each tensor
 
     |ours - exact| <= FACTOR * max(|PyTorch - exact|, typical * |exact|)
 
-in the Euclidean norm, where `typical` is the median over all tensors of PyTorch's relative error (a tensor of few
-elements may be close by luck) and at least one unit in the last place of float32.
+in the Euclidean norm, where `typical` is the median over all tensors of PyTorch's relative error (a
+tensor of few elements may be close by luck) and at least one unit in the last place of float32.
 """
 
 import torch
 
 FACTOR = 8.0
-"""The largest ratio seen in a correct run is 3.5 (a running mean of 64 elements); a wrong term gives hundreds."""
+"""The largest ratio seen in a correct run is 3.5 (a running mean of 64 elements); a wrong term
+gives hundreds.
+"""
 UNIT = 2.0**-23
 
 
@@ -23,20 +26,30 @@ def excess(
     peer: dict[str, torch.Tensor],
     ours: dict[str, torch.Tensor],
 ) -> list[str]:
-    """A line for each tensor of `ours` that is missing, misshaped or further from `exact` than rounding explains."""
-    relative = [distance(peer[name], exact[name]) / size(exact[name]) for name in exact if size(exact[name]) > 0]
+    """A line for each tensor of `ours` that is missing, misshaped or further from `exact` than
+    rounding explains.
+    """
+    relative = [
+        distance(peer[name], exact[name]) / size(exact[name])
+        for name in exact
+        if size(exact[name]) > 0
+    ]
     typical = max(UNIT, torch.tensor(relative).median().item())
     lines = []
     for name in sorted(exact):
         if name not in ours:
             lines.append(f"{name}: missing")
         elif ours[name].shape != exact[name].shape:
-            lines.append(f"{name}: shape {list(ours[name].shape)}, expected {list(exact[name].shape)}")
+            lines.append(
+                f"{name}: shape {list(ours[name].shape)}, expected {list(exact[name].shape)}"
+            )
         else:
             allowed = FACTOR * max(distance(peer[name], exact[name]), typical * size(exact[name]))
             error = distance(ours[name], exact[name])
             if not error <= allowed:
-                lines.append(f"{name}: off by {error:.3g}, allowed {allowed:.3g}, norm {size(exact[name]):.3g}")
+                lines.append(
+                    f"{name}: off by {error:.3g}, allowed {allowed:.3g}, norm {size(exact[name]):.3g}"
+                )
     return lines
 
 

@@ -1,7 +1,7 @@
 """The models that the engine is compared with, built in PyTorch with random weights.
 
-A `Case` is a model with its sizes and its optimizer. Small ones without dropout serve the comparison of numbers
-(`CASES`), full ones with dropout the benchmark.
+A `Case` is a model with its sizes and its optimizer. Small ones without dropout serve the
+comparison of numbers (`CASES`), full ones with dropout the benchmark.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,9 @@ IGNORED_LABEL = -100
 MASKED_SHARE = 0.15
 """The share of tokens that a masked language model predicts."""
 RESIDUAL_GAIN = 0.2
-"""Scale of a residual branch at the start. At 1 the rounding error of a random ResNet-50 grows to 1 % of the gradient."""
+"""Scale of a residual branch at the start. At 1 the rounding error of a random ResNet-50 grows to 1
+% of the gradient.
+"""
 
 
 class SeedTransformer(nn.Module):
@@ -54,7 +56,9 @@ def bert(dropout: float, **sizes) -> nn.Module:
 
 
 def bert_tiny(dropout: float) -> nn.Module:
-    return bert(dropout, hidden_size=128, num_hidden_layers=2, num_attention_heads=2, intermediate_size=512)
+    return bert(
+        dropout, hidden_size=128, num_hidden_layers=2, num_attention_heads=2, intermediate_size=512
+    )
 
 
 def image_batch(case: "Case", random: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
@@ -65,7 +69,9 @@ def image_batch(case: "Case", random: torch.Generator) -> tuple[torch.Tensor, to
 def token_batch(case: "Case", random: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
     """Tokens from 1: token 0 is padding, whose embedding Hugging Face does not train."""
     shape = (case.batch, case.sequence)
-    tokens, labels = (torch.randint(1, SeedTransformer.VOCABULARY, shape, generator=random) for _ in range(2))
+    tokens, labels = (
+        torch.randint(1, SeedTransformer.VOCABULARY, shape, generator=random) for _ in range(2)
+    )
     return tokens, labels
 
 
@@ -102,7 +108,9 @@ class Case:
     def build(self) -> tuple[nn.Module, tuple[torch.Tensor, torch.Tensor]]:
         """The module in training mode and its batch (input and labels), the same at every call."""
         torch.manual_seed(1)
-        return self.module().train(), self.make_batch(self, torch.Generator().manual_seed(self.seed))
+        return self.module().train(), self.make_batch(
+            self, torch.Generator().manual_seed(self.seed)
+        )
 
     def make_optimizer(self, module: nn.Module) -> torch.optim.Optimizer:
         return OPTIMIZERS[self.optimizer](module.parameters(), self.learning_rate)
@@ -113,12 +121,51 @@ class Case:
         return [self.name, *(f"{key}={getattr(self, key)}" for key in keys)]
 
 
-# The seeds are chosen so that in the first step no value before a ReLU is within rounding of zero; see tolerance.py.
+# The seeds are chosen so that in the first step no value before a ReLU is within rounding of zero;
+# see tolerance.py.
 CASES = (
-    Case("resnet18", lambda: resnet(18), image_batch, "images", "sgd", 1e-4, batch=4, image_size=64, seed=7),
-    Case("resnet50", lambda: resnet(50), image_batch, "images", "sgd", 1e-4, batch=4, image_size=64, seed=7),
-    Case("transformer", lambda: SeedTransformer(64, 0.0), token_batch, "tokens", "adam", 1e-4, batch=2, sequence=64),
-    Case("bert-tiny", lambda: bert_tiny(0.0), masked_token_batch, "input_ids", "adam", 1e-4, batch=4, sequence=32),
+    Case(
+        "resnet18",
+        lambda: resnet(18),
+        image_batch,
+        "images",
+        "sgd",
+        1e-4,
+        batch=4,
+        image_size=64,
+        seed=7,
+    ),
+    Case(
+        "resnet50",
+        lambda: resnet(50),
+        image_batch,
+        "images",
+        "sgd",
+        1e-4,
+        batch=4,
+        image_size=64,
+        seed=7,
+    ),
+    Case(
+        "transformer",
+        lambda: SeedTransformer(64, 0.0),
+        token_batch,
+        "tokens",
+        "adam",
+        1e-4,
+        batch=2,
+        sequence=64,
+    ),
+    Case(
+        "bert-tiny",
+        lambda: bert_tiny(0.0),
+        masked_token_batch,
+        "input_ids",
+        "adam",
+        1e-4,
+        batch=4,
+        sequence=32,
+    ),
 )
 
 

@@ -11,7 +11,9 @@ STEPS = 3
 
 
 def state(module: nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and buffers under their names; a tied tensor once, and only what a checkpoint holds."""
+    """Parameters and buffers under their names; a tied tensor once, and only what a checkpoint
+    holds.
+    """
     first_names = {}
     for name, tensor in module.state_dict().items():
         first_names.setdefault(tensor.data_ptr(), (name, tensor))
@@ -21,7 +23,9 @@ def state(module: nn.Module) -> dict[str, torch.Tensor]:
 def train(
     case: Case, module: nn.Module, batch: tuple[torch.Tensor, torch.Tensor], dtype: torch.dtype
 ) -> dict[str, torch.Tensor]:
-    """Trains a copy of `module` in `dtype`; gives the losses, the first step's gradients, and the final state."""
+    """Trains a copy of `module` in `dtype`; gives the losses, the first step's gradients, and the
+    final state.
+    """
     module = copy.deepcopy(module).to(dtype)
     inputs, labels = batch
     inputs = inputs.to(dtype) if inputs.is_floating_point() else inputs
