@@ -2,6 +2,7 @@
 //! and what is claimed of them.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
@@ -45,39 +46,61 @@ impl Archive {
         Ok(std::fs::write(self.path.join(file), text)?)
     }
 
-    /// Shows the table of a case, and keeps it in a file of its own.
-    pub(crate) fn keep(&self, case: &str, csv: &str) -> Result<()> {
-        print!("{csv}");
+    /// Measures those of the cases that `names` hold, or all, keeps their tables, and gives what
+    /// `parse` reads from every table that is kept today.
+    pub(crate) fn cases<T>(
+        &self,
+        cases: &[Case],
+        names: &[String],
+        measure: impl Fn(&Case) -> Result<String>,
+        parse: impl Fn(&Case, &str) -> Result<T>,
+    ) -> Result<Vec<(Case, T)>> {
+        for case in cases.iter().filter(|case| is_wanted(names, case.0)) {
+            let csv = measure(case)?;
+            print!("{csv}");
+            self.keep(case.0, &csv)?;
+        }
+        let mut kept = Vec::new();
+        for case in cases {
+            let Some((_, csv)) = self.kept(case.0)? else {
+                continue;
+            };
+            let damaged = || format!("{}/{}.csv is damaged", self.folder, case.0);
+            kept.push((*case, parse(case, &csv).with_context(damaged)?));
+        }
+        Ok(kept)
+    }
+
+    /// Keeps the table of a case in a file of its own.
+    fn keep(&self, case: &str, csv: &str) -> Result<()> {
         let made_on = &self.made_on;
         self.write(&format!("{case}.csv"), &format!("{MADE}{made_on}\n{csv}"))
     }
 
-    /// What the file of a case holds; nothing if the case has not run today.
-    pub(crate) fn kept<T>(
-        &self,
-        case: &str,
-        parse: impl FnOnce(&str) -> Result<T>,
-    ) -> Result<Option<T>> {
+    /// What a case was measured on, and its table; nothing if it has not run today.
+    fn kept(&self, case: &str) -> Result<Option<(String, String)>> {
         let Some(file) = self.read(&format!("{case}.csv"))? else {
             return Ok(None);
         };
-        let damaged = || format!("{}/{case}.csv is damaged", self.folder);
-        let table = split(&file).and_then(|(_, csv)| parse(csv));
-        table.map(Some).with_context(damaged)
+        let parts = file.strip_prefix(MADE).and_then(|f| f.split_once('\n'));
+        let (made_on, csv) = parts.with_context(|| {
+            let folder = &self.folder;
+            format!("{folder}/{case}.csv does not say in its first line what it was measured on")
+        })?;
+        Ok(Some((made_on.into(), csv.into())))
     }
 
     /// What those of the cases were measured on that have run today; where it differs, which of
     /// them.
-    pub(crate) fn cases_made_on<'a>(&self, cases: impl Iterator<Item = &'a str>) -> Result<String> {
+    pub(crate) fn cases_made_on(&self, cases: &[Case]) -> Result<String> {
         let mut groups: Vec<(String, Vec<&str>)> = Vec::new();
-        for case in cases {
-            let Some(file) = self.read(&format!("{case}.csv"))? else {
+        for (case, _) in cases {
+            let Some((made_on, _)) = self.kept(case)? else {
                 continue;
             };
-            let made_on = split(&file)?.0;
-            match groups.iter_mut().find(|(other, _)| other == made_on) {
+            match groups.iter_mut().find(|(other, _)| *other == made_on) {
                 Some((_, names)) => names.push(case),
-                None => groups.push((made_on.into(), vec![case])),
+                None => groups.push((made_on, vec![case])),
             }
         }
         if let [(made_on, _)] = &groups[..] {
@@ -99,8 +122,9 @@ impl Archive {
         })
     }
 
-    /// Says where everything is, and fails if a claim does not hold.
-    pub(crate) fn judge(&self, claims: &[Claim]) -> Result<()> {
+    /// Writes the archive's text, says where it is, and fails if a claim does not hold.
+    pub(crate) fn conclude(&self, text: &str, claims: &[Claim]) -> Result<()> {
+        self.write("README.md", text)?;
         println!("{}", self.folder);
         ensure!(
             claims.iter().all(|(holds, _)| *holds),
@@ -111,11 +135,55 @@ impl Archive {
     }
 }
 
-/// What a case was measured on, and its table.
-fn split(file: &str) -> Result<(&str, &str)> {
-    let lines = file.strip_prefix(MADE).and_then(|f| f.split_once('\n'));
-    lines.context("the first line does not say what it was measured on")
+/// A line of a table, whose cells are asked for by the names in its head.
+pub(crate) struct Line<'t> {
+    head: &'t str,
+    line: &'t str,
 }
+
+/// The lines of a table; its first line is the head, and every line has as many cells.
+pub(crate) fn lines(csv: &str) -> Result<Vec<Line<'_>>> {
+    let (head, rest) = csv.split_once('\n').unwrap_or((csv, ""));
+    let cells = |line: &str| line.split(',').count();
+    let read = |line| {
+        ensure!(cells(line) == cells(head), "not a row: {line}");
+        Ok(Line { head, line })
+    };
+    rest.lines().map(read).collect()
+}
+
+impl<'t> Line<'t> {
+    /// The cell below `name`, as it stands.
+    pub(crate) fn text(&self, name: &str) -> Result<&'t str> {
+        let at = self.head.split(',').position(|other| other == name);
+        let cell = at.and_then(|at| self.line.split(',').nth(at));
+        cell.with_context(|| format!("no `{name}` in: {}", self.head))
+    }
+
+    /// The cell below `name`, read.
+    pub(crate) fn get<T: FromStr>(&self, name: &str) -> Result<T> {
+        let text = self.text(name)?;
+        let read = text.parse().ok();
+        read.with_context(|| format!("`{name}` cannot be `{text}` in: {}", self.line))
+    }
+
+    /// The cell below `name`, read; nothing where it is empty.
+    pub(crate) fn optional<T: FromStr>(&self, name: &str) -> Result<Option<T>> {
+        match self.text(name)? {
+            "" => Ok(None),
+            _ => self.get(name).map(Some),
+        }
+    }
+
+    /// The seconds of all rounds, which stand in one cell.
+    pub(crate) fn seconds(&self, name: &str) -> Result<Vec<f64>> {
+        let times = self.text(name)?.split(' ').map(str::parse);
+        Ok(times.collect::<Result<_, _>>()?)
+    }
+}
+
+/// The name of a case, and what its benchmark must know of it.
+pub(crate) type Case = (&'static str, &'static str);
 
 /// Fails if a word is not the name of a case.
 pub(crate) fn check_names<'a>(
@@ -167,16 +235,9 @@ pub(crate) fn mebibytes(bytes: u64) -> f64 {
 /// Whether the numbers bear something out, and what it is.
 pub(crate) type Claim = (bool, String);
 
-/// `holds` or `FAILS`, before what was claimed.
-pub(crate) fn verdict(holds: bool) -> &'static str {
-    match holds {
-        true => "holds",
-        false => "FAILS",
-    }
-}
-
-/// The claims as a list of the archive's text.
+/// The claims as a list of the archive's text: what holds, and what fails.
 pub(crate) fn list(claims: &[Claim]) -> String {
+    let verdict = |holds: bool| if holds { "holds" } else { "FAILS" };
     let line = |(holds, text): &Claim| format!("- {}: {text}\n", verdict(*holds));
     claims.iter().map(line).collect()
 }
@@ -204,20 +265,36 @@ mod tests {
         );
         first.keep("a", "x\n1\n")?;
         first.keep("b", "x\n2\n")?;
-        let cases = || ["a", "b", "c"].into_iter();
-        assert_eq!(second.cases_made_on(cases())?, "at commit 1");
-        second.keep("b", "x\n3\n")?;
-        assert_eq!(
-            second.cases_made_on(cases())?,
-            "at commit 1 (a); at commit 2 (b)"
-        );
-        let table = |csv: &str| Ok(csv.to_owned());
-        assert_eq!(second.kept("b", table)?.as_deref(), Some("x\n3\n"));
-        assert_eq!(second.kept("c", table)?, None);
-        second.write("c.csv", "x\n4\n")?;
-        let damaged = second.kept("c", table).expect_err("no first line");
+        let cases = ["a", "b", "c"].map(|name| (name, ""));
+        assert_eq!(second.cases_made_on(&cases)?, "at commit 1");
+        let measured = |_: &Case| Ok("x\n3\n".to_owned());
+        let number = |_: &Case, csv: &str| lines(csv)?[0].get::<u32>("x");
+        let read = second.cases(&cases, &["b".into()], measured, number)?;
+        assert_eq!(read, [(("a", ""), 1), (("b", ""), 3)]);
+        let made_on = second.cases_made_on(&cases)?;
+        assert_eq!(made_on, "at commit 1 (a); at commit 2 (b)");
+        second.keep("c", "x,y\n4\n")?;
+        let damaged = second.cases(&cases, &["b".into()], measured, number);
+        let damaged = damaged.expect_err("a cell is missing");
         assert_eq!(damaged.to_string(), "bench/runs/today/c.csv is damaged");
+        second.write("c.csv", "x\n4\n")?;
+        assert!(second.kept("c").is_err(), "no first line");
         Ok(std::fs::remove_dir_all(&folder)?)
+    }
+
+    #[test]
+    fn cells_are_known_by_their_names() -> Result<()> {
+        let table = lines("a,b,c\n1,,0.5 1.5\n")?;
+        let [line] = &table[..] else {
+            panic!("one line below the head");
+        };
+        assert_eq!((line.get::<u64>("a")?, line.text("b")?), (1, ""));
+        assert_eq!(line.optional::<f64>("b")?, None);
+        assert_eq!(line.optional("a")?, Some(1.0));
+        assert_eq!(line.seconds("c")?, [0.5, 1.5]);
+        assert!(line.get::<u64>("b").is_err() && line.text("d").is_err());
+        assert!(lines("a,b\n1\n").is_err());
+        Ok(())
     }
 
     #[test]

@@ -16,77 +16,58 @@ use crate::archive::{Archive, check_names, is_wanted, mebibytes, median};
 use crate::repo::Repo;
 use crate::{bench_analysis, bench_compare, bench_plan, bench_profile, bench_torch, python};
 
-/// A model with its sizes, as `engine_peer` takes them; `python/bench/serve_torch.py` knows the
-/// same by name.
-struct Case {
-    name: &'static str,
-    model: &'static str,
-    sizes: &'static str,
-    threads: usize,
-}
+/// Its name, the model, its sizes as `engine_peer` takes them (`python/bench/serve_torch.py` knows
+/// the same by name), and threads.
+struct Case(&'static str, &'static str, &'static str, usize);
 
 const RESNET: &str = "batch=4 image_size=224 sequence=128 optimizer=sgd learning_rate=0.001";
 const BERT: &str = "batch=8 image_size=224 sequence=128 optimizer=adam learning_rate=0.0001";
 const CASES: [Case; 4] = [
-    Case {
-        name: "resnet152-t1",
-        model: "resnet152",
-        sizes: RESNET,
-        threads: 1,
-    },
-    Case {
-        name: "resnet152-t2",
-        model: "resnet152",
-        sizes: RESNET,
-        threads: 2,
-    },
-    Case {
-        name: "bert-base-t1",
-        model: "bert-base",
-        sizes: BERT,
-        threads: 1,
-    },
-    Case {
-        name: "bert-base-t2",
-        model: "bert-base",
-        sizes: BERT,
-        threads: 2,
-    },
+    Case("resnet152-t1", "resnet152", RESNET, 1),
+    Case("resnet152-t2", "resnet152", RESNET, 2),
+    Case("bert-base-t1", "bert-base", BERT, 1),
+    Case("bert-base-t2", "bert-base", BERT, 2),
 ];
 
 /// Steps that count, per side and case.
 const ROUNDS: usize = 4;
 
+/// A benchmark, which gets the names of cases.
+type Bench = (&'static str, fn(&Repo, &[String]) -> Result<()>);
+
+const BENCHES: [Bench; 6] = [
+    ("plan", bench_plan::run),
+    ("engine", engine),
+    ("profile", bench_profile::run),
+    ("compare", bench_compare::run),
+    ("torch", bench_torch::run),
+    ("analysis", bench_analysis::run),
+];
+
 /// Runs the benchmark that `words` name.
 pub(crate) fn run(repo: &Repo, words: &[String]) -> Result<()> {
-    match words.split_first() {
-        Some((name, cases)) if name == "engine" => engine(repo, cases),
-        Some((name, cases)) if name == "plan" => bench_plan::run(repo, cases),
-        Some((name, cases)) if name == "profile" => bench_profile::run(repo, cases),
-        Some((name, cases)) if name == "compare" => bench_compare::run(repo, cases),
-        Some((name, cases)) if name == "torch" => bench_torch::run(repo, cases),
-        Some((name, parts)) if name == "analysis" => bench_analysis::run(repo, parts),
-        _ => bail!(
-            "which benchmark? There are `plan`, `engine`, `profile`, `compare`, `torch` and `analysis`, followed by the names of cases or nothing"
+    let (name, cases) = words.split_first().map_or(("", words), |(n, c)| (n, c));
+    match BENCHES.iter().find(|bench| bench.0 == name) {
+        Some((_, bench)) => bench(repo, cases),
+        None => bail!(
+            "which benchmark? There are {}, followed by the names of cases or nothing",
+            BENCHES.map(|bench| bench.0).join(", ")
         ),
     }
 }
 
 fn engine(repo: &Repo, names: &[String]) -> Result<()> {
-    check_names(names, CASES.iter().map(|case| case.name))?;
+    check_names(names, CASES.iter().map(|case| case.0))?;
     let peer = python::engine_peer(repo)?;
     let interpreter = python::interpreter(repo)?;
     let mut results = Vec::new();
-    for case in CASES.iter().filter(|case| is_wanted(names, case.name)) {
+    for case in CASES.iter().filter(|case| is_wanted(names, case.0)) {
+        let Case(_, model, sizes, threads) = case;
         let mut ours = repo.command(&peer);
-        ours.args(["serve", case.model]).args(case.sizes.split(' '));
-        ours.arg(format!("threads={}", case.threads));
+        ours.args(["serve", model]).args(sizes.split(' '));
+        ours.arg(format!("threads={threads}"));
         let mut theirs = repo.command(&interpreter);
-        theirs.args([
-            "python/bench/serve_torch.py",
-            case.model,
-            &case.threads.to_string(),
-        ]);
+        theirs.args(["python/bench/serve_torch.py", model, &threads.to_string()]);
         theirs.env("PYTHONPATH", "python/tests");
         let result = take_turns(case, Side::start(ours)?, Side::start(theirs)?)?;
         println!("{}", result.row());
@@ -208,8 +189,8 @@ impl Comparison<'_> {
         let Comparison { case, ours, theirs } = self;
         format!(
             "| {} | {} | {:.3} / {:.3} | {:.3} / {:.3} | {:.2} / {:.2} | {:.0} | {:.0} |",
-            case.model,
-            case.threads,
+            case.1,
+            case.3,
             ours.least(),
             ours.median(),
             theirs.least(),
@@ -235,7 +216,7 @@ fn archive(repo: &Repo, results: &[Comparison<'_>]) -> Result<()> {
     for Comparison { case, ours, theirs } in results {
         for (round, (our_time, their_time)) in ours.seconds.iter().zip(&theirs.seconds).enumerate()
         {
-            let Case { name, threads, .. } = case;
+            let Case(name, _, _, threads) = case;
             let peaks = format!("{},{}", ours.peak, theirs.peak);
             let _ = writeln!(
                 csv,
@@ -245,9 +226,7 @@ fn archive(repo: &Repo, results: &[Comparison<'_>]) -> Result<()> {
         }
     }
     archive.write("raw.csv", &csv)?;
-    archive.write("README.md", &summary(&archive, results))?;
-    println!("{}", archive.folder);
-    Ok(())
+    archive.conclude(&summary(&archive, results), &[])
 }
 
 fn summary(archive: &Archive, results: &[Comparison<'_>]) -> String {
@@ -255,11 +234,14 @@ fn summary(archive: &Archive, results: &[Comparison<'_>]) -> String {
     let load = load.split(' ').next().unwrap_or_default();
     let mut text = format!(
         "# Our training step against PyTorch's eager step\n\n\
-         `cargo xtask bench engine` {}; load average at the end {load}. Versions of PyTorch and the models: `python/requirements.txt`.\n\n\
-         ResNet-152: batch 4, 224 × 224, SGD with momentum. BERT-base, masked language model: batch 8 × 128, Adam, dropout 0.1. \
-         PyTorch with its fused optimizers and its default memory layout. Both sides took turns, {ROUNDS} steps each after one that is not \
-         counted. Times and ratios (ours ÷ PyTorch's, below 1 is faster) are least / median. Our peak is the whole arena; \
-         PyTorch's is the sum of its live storages, without scratch inside its ops.\n\n{HEADER}",
+         `cargo xtask bench engine` {}; load average at the end {load}. Versions of PyTorch and \
+         the models: `python/requirements.txt`.\n\n\
+         ResNet-152: batch 4, 224 × 224, SGD with momentum. BERT-base, masked language model: \
+         batch 8 × 128, Adam, dropout 0.1. PyTorch with its fused optimizers and its default \
+         memory layout. Both sides took turns, {ROUNDS} steps each after one that is not counted. \
+         Times and ratios (ours ÷ PyTorch's, below 1 is faster) are least / median. Our peak is \
+         the whole arena; PyTorch's is the sum of its live storages, without scratch inside its \
+         ops.\n\n{HEADER}",
         archive.made_on,
     );
     for result in results {

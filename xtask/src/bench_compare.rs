@@ -7,53 +7,44 @@
 
 use std::fmt::Write as _;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
-use crate::archive::{Archive, Claim, check_names, is_wanted, list, mebibytes, median, ratio};
+use crate::archive::{Archive, Case, Claim, check_names, lines, list, mebibytes, median, ratio};
 use crate::bench_analysis::FIGURES;
 use crate::repo::{Repo, output, show};
 
-/// A case, with the arguments that the example takes: model, batch, optimizer, rounds, budgets,
-/// strategies.
-struct Case {
-    name: &'static str,
-    arguments: &'static str,
-}
-
+/// With the arguments that the example takes: model, batch, optimizer, rounds, budgets, strategies.
 /// Small steps get more rounds, since they are noisier.
 const CASES: [Case; 8] = [
-    Case {
-        name: "resnet152-b4",
-        arguments: "resnet152 4 sgd 15 70%,50%,35% search,mutwo,sqrt",
-    },
-    Case {
-        name: "resnet152-b8",
-        arguments: "resnet152 8 sgd 5 70%,50%,35% search,mutwo,sqrt",
-    },
-    Case {
-        name: "resnet152-b16",
-        arguments: "resnet152 16 sgd 3 70%,50%,35% search,mutwo,sqrt",
-    },
-    Case {
-        name: "resnet152-b32",
-        arguments: "resnet152 32 sgd 2 70%,50%,35% search,mutwo,sqrt",
-    },
-    Case {
-        name: "resnet152-b64",
-        arguments: "resnet152 64 sgd 2 b32 search",
-    },
-    Case {
-        name: "bert-base-b8",
-        arguments: "bert-base 8 adam 9 70%,50%,35% search,mutwo,sqrt",
-    },
-    Case {
-        name: "bert-base-b16",
-        arguments: "bert-base 16 adam 3 70%,50%,35% search,mutwo,sqrt",
-    },
-    Case {
-        name: "bert-base-b32",
-        arguments: "bert-base 32 adam 2 70%,50%,35% search,mutwo,sqrt",
-    },
+    (
+        "resnet152-b4",
+        "resnet152 4 sgd 15 70%,50%,35% search,mutwo,sqrt",
+    ),
+    (
+        "resnet152-b8",
+        "resnet152 8 sgd 5 70%,50%,35% search,mutwo,sqrt",
+    ),
+    (
+        "resnet152-b16",
+        "resnet152 16 sgd 3 70%,50%,35% search,mutwo,sqrt",
+    ),
+    (
+        "resnet152-b32",
+        "resnet152 32 sgd 2 70%,50%,35% search,mutwo,sqrt",
+    ),
+    ("resnet152-b64", "resnet152 64 sgd 2 b32 search"),
+    (
+        "bert-base-b8",
+        "bert-base 8 adam 9 70%,50%,35% search,mutwo,sqrt",
+    ),
+    (
+        "bert-base-b16",
+        "bert-base 16 adam 3 70%,50%,35% search,mutwo,sqrt",
+    ),
+    (
+        "bert-base-b32",
+        "bert-base 32 adam 2 70%,50%,35% search,mutwo,sqrt",
+    ),
 ];
 
 /// How far the measured overhead may be from the predicted one, in points of percent.
@@ -68,24 +59,20 @@ const SHOWN: &str = "50%,b32";
 
 /// Runs the cases that `names` hold, or all.
 pub(crate) fn run(repo: &Repo, names: &[String]) -> Result<()> {
-    check_names(names, CASES.iter().map(|case| case.name))?;
+    check_names(names, CASES.iter().map(|case| case.0))?;
     let archive = Archive::open(repo, "compare")?;
-    for case in CASES.iter().filter(|case| is_wanted(names, case.name)) {
+    let measure = |case: &Case| {
         let mut example =
             repo.cargo("run --quiet --release --locked --package rekindle --example overhead --");
-        let csv = output(example.args(case.arguments.split(' ')))?;
-        archive.keep(case.name, &csv)?;
-    }
-    let mut rows = Vec::new();
-    for case in &CASES {
-        rows.extend(archive.kept(case.name, parse)?.unwrap_or_default());
-    }
-    let claims = claims(&rows);
-    archive.write("README.md", &summary(&archive, &rows, &claims)?)?;
+        output(example.args(case.1.split(' ')))
+    };
+    let kept = archive.cases(&CASES, names, measure, |_, csv| parse(csv))?;
+    let rows: Vec<Row> = kept.into_iter().flat_map(|(_, rows)| rows).collect();
     let mut figures = repo
         .cargo("run --quiet --release --locked --package rekindle-report --example comparison --");
     show(figures.args([&archive.folder, FIGURES, SHOWN]))?;
-    archive.judge(&claims)
+    let claims = claims(&rows);
+    archive.conclude(&summary(&archive, &rows, &claims)?, &claims)
 }
 
 /// A line of the example.
@@ -145,53 +132,34 @@ impl Row {
 /// The rows of one file.
 fn parse(csv: &str) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
-    for line in csv.lines().skip(1) {
-        let cells: Vec<&str> = line.split(',').collect();
-        let &[
-            model,
-            batch,
-            share,
-            budget,
-            plain_peak,
-            strategy,
-            predicted_peak,
-            peak,
-            predicted,
-            bound,
-            plan_seconds,
-            recomputed,
-            plain,
-            planned,
-        ] = &cells[..]
-        else {
-            bail!("not a row: {line}");
+    for line in lines(csv)? {
+        let measured = match line.optional("measured_peak_bytes")? {
+            Some(peak) => Some(Measured {
+                peak,
+                seconds: line.seconds("planned_seconds")?,
+            }),
+            None => None,
         };
-        let times = |cell: &str| cell.split(' ').map(str::parse).collect::<Result<_, _>>();
+        let planned = match line.optional("predicted_overhead_percent")? {
+            Some(predicted) => Some(Planned {
+                predicted,
+                bound: line.get("bound_percent")?,
+                recomputed: line.get("recomputed")?,
+                measured,
+            }),
+            None => None,
+        };
         rows.push(Row {
-            model: model.into(),
-            batch: batch.parse()?,
-            share: share.into(),
-            strategy: strategy.into(),
-            budget: budget.parse()?,
-            plain_peak: plain_peak.parse()?,
-            predicted_peak: predicted_peak.parse()?,
-            plain: times(plain)?,
-            plan_seconds: plan_seconds.parse()?,
-            planned: match predicted.is_empty() {
-                true => None,
-                false => Some(Planned {
-                    predicted: predicted.parse()?,
-                    bound: bound.parse()?,
-                    recomputed: recomputed.parse()?,
-                    measured: match planned.is_empty() {
-                        true => None,
-                        false => Some(Measured {
-                            peak: peak.parse()?,
-                            seconds: times(planned)?,
-                        }),
-                    },
-                }),
-            },
+            model: line.get("model")?,
+            batch: line.get("batch_size")?,
+            share: line.get("share")?,
+            strategy: line.get("strategy")?,
+            budget: line.get("budget_bytes")?,
+            plain_peak: line.get("plain_peak_bytes")?,
+            predicted_peak: line.get("predicted_peak_bytes")?,
+            plain: line.seconds("plain_seconds")?,
+            plan_seconds: line.get("plan_seconds")?,
+            planned,
         });
     }
     Ok(rows)
@@ -229,7 +197,8 @@ fn claims(rows: &[Row]) -> Vec<Claim> {
         claims.push((
             points <= MOST_POINTS,
             format!(
-                "measured overhead within {points:.1} points of the predicted one, of at most {MOST_POINTS} ({} is farthest)",
+                "measured overhead within {points:.1} points of the predicted one, of at most \
+                 {MOST_POINTS} ({} is farthest)",
                 row.name()
             ),
         ));
@@ -249,7 +218,8 @@ fn claims(rows: &[Row]) -> Vec<Claim> {
             claims.push((
                 row.measured().is_some_and(|m| m.peak <= row.budget),
                 format!(
-                    "batch 64 trains within the plain peak of batch 32, for {overhead:.1} % more time"
+                    "batch 64 trains within the plain peak of batch 32, for {overhead:.1} % more \
+                     time"
                 ),
             ));
         }
@@ -285,19 +255,23 @@ fn claims(rows: &[Row]) -> Vec<Claim> {
 }
 
 const HEADER: &str = "\
-| model | batch | budget | strategy | plain peak, MiB | planned peak, MiB | plain, s | planned, s | overhead, % | predicted, % | bound, % | recomputed | planning, s |
+| model | batch | budget | strategy | plain peak, MiB | planned peak, MiB | plain, s \
+| planned, s | overhead, % | predicted, % | bound, % | recomputed | planning, s |
 |---|---|---|---|---|---|---|---|---|---|---|---|---|
 ";
 
 fn summary(archive: &Archive, rows: &[Row], claims: &[Claim]) -> Result<String> {
     let mut text = format!(
         "# The planned step against the plain one\n\n\
-         `cargo xtask bench compare` {}. ResNet-152: 224 × 224, SGD with momentum. BERT-base, masked language model: 128 tokens, Adam, \
-         dropout 0.1. In a round the plain and the planned steps run side by side, in turns of 0.05 s; one round is not counted; times are medians of the counted ones, overheads medians of the rounds' ratios; the files have \
-         every time. A budget is a share of the plain step's arena or, where no plan goes so low, the smallest that `search` reaches; `b32` \
-         is the whole plain arena of batch 32. A plan that is predicted to be slower than the \
-         search's by more than 10 points is not run. Every planned loss had the plain step's bits.\n\n",
-        archive.cases_made_on(CASES.iter().map(|case| case.name))?
+         `cargo xtask bench compare` {}. ResNet-152: 224 × 224, SGD with momentum. BERT-base, \
+         masked language model: 128 tokens, Adam, dropout 0.1. In a round the plain and the \
+         planned steps run side by side, in turns of 0.05 s; one round is not counted; times are \
+         medians of the counted ones, overheads medians of the rounds' ratios; the files have \
+         every time. A budget is a share of the plain step's arena or, where no plan goes so low, \
+         the smallest that `search` reaches; `b32` is the whole plain arena of batch 32. A plan \
+         that is predicted to be slower than the search's by more than 10 points is not run. \
+         Every planned loss had the plain step's bits.\n\n",
+        archive.cases_made_on(&CASES)?
     );
     write!(text, "{}\n{HEADER}", list(claims))?;
     for row in rows {

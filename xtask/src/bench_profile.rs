@@ -7,11 +7,11 @@
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::archive::{Archive, Claim, check_names, is_wanted, list};
+use crate::archive::{Archive, Case, Claim, check_names, list};
 use crate::repo::{Repo, output};
 
 /// Model and batch size.
-const CASES: [(&str, &str); 2] = [("resnet152", "4"), ("bert-base", "8")];
+const CASES: [Case; 2] = [("resnet152", "4"), ("bert-base", "8")];
 
 /// How far the sum of the nodes' times may be from the whole step.
 const SUM_BOUND: f64 = 0.03;
@@ -22,34 +22,32 @@ const COST_BOUND: f64 = 1.3;
 pub(crate) fn run(repo: &Repo, names: &[String]) -> Result<()> {
     check_names(names, CASES.iter().map(|(model, _)| *model))?;
     let archive = Archive::open(repo, "profile")?;
-    for (model, batch) in CASES.iter().filter(|(model, _)| is_wanted(names, model)) {
+    let measure = |(model, batch): &Case| {
         let mut example =
             repo.cargo("run --release --locked --package rekindle-profile --example cost --");
-        archive.keep(model, &output(example.args([model, batch]))?)?;
-    }
-    let mut claims = Vec::new();
-    for (model, batch) in CASES {
-        let of_case = |csv: &str| claims_of(&format!("{model}, batch {batch}"), csv);
-        claims.extend(archive.kept(model, of_case)?.into_iter().flatten());
-    }
-    archive.write("README.md", &summary(&archive, &claims)?)?;
-    archive.judge(&claims)
+        output(example.args([model, batch]))
+    };
+    let kept = archive.cases(&CASES, names, measure, claims_of)?;
+    let claims: Vec<Claim> = kept.into_iter().flat_map(|(_, claims)| claims).collect();
+    archive.conclude(&summary(&archive, &claims)?, &claims)
 }
 
 /// What the last line of a case, which has the medians, bears out.
-fn claims_of(case: &str, csv: &str) -> Result<[Claim; 2]> {
+fn claims_of((model, batch): &Case, csv: &str) -> Result<[Claim; 2]> {
     let last = csv.lines().last().context("the example printed nothing")?;
     let cells: Vec<f64> = last.split(',').filter_map(|c| c.parse().ok()).collect();
     let [_, plain, sum, _, difference, cost] = cells[..] else {
         bail!("the last line is not of six numbers: {last}");
     };
     let sum = format!(
-        "{case}: the nodes' times add up to {sum:.3} s, the whole step takes {plain:.3} s: {:+.1} %, of at most {:.0} %",
+        "{model}, batch {batch}: the nodes' times add up to {sum:.3} s, the whole step takes \
+         {plain:.3} s: {:+.1} %, of at most {:.0} %",
         100.0 * difference,
         100.0 * SUM_BOUND
     );
     let price = format!(
-        "{case}: a step under the profiler costs {cost:.2} plain steps, of at most {COST_BOUND}"
+        "{model}, batch {batch}: a step under the profiler costs {cost:.2} plain steps, of at \
+         most {COST_BOUND}"
     );
     Ok([
         (difference.abs() <= SUM_BOUND, sum),
@@ -60,10 +58,11 @@ fn claims_of(case: &str, csv: &str) -> Result<[Claim; 2]> {
 fn summary(archive: &Archive, claims: &[Claim]) -> Result<String> {
     Ok(format!(
         "# What profiling costs, and whether its numbers add up\n\n\
-         `cargo xtask bench profile` {}. In each round come a plain step, a profile as `rekindle profile` makes it (one step of warm-up in \
-         which every activation is copied out and back, three measured) and another plain step. All numbers are medians over the rounds; \
-         the files have every round.\n\n{}",
-        archive.cases_made_on(CASES.iter().map(|(model, _)| *model))?,
+         `cargo xtask bench profile` {}. In each round come a plain step, a profile as `rekindle \
+         profile` makes it (one step of warm-up in which every activation is copied out and back, \
+         three measured) and another plain step. All numbers are medians over the rounds; the \
+         files have every round.\n\n{}",
+        archive.cases_made_on(&CASES)?,
         list(claims)
     ))
 }

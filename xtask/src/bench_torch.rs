@@ -7,48 +7,21 @@
 
 use std::fmt::Write as _;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 
-use crate::archive::{self, Archive, Claim, check_names, is_wanted, list, mebibytes};
+use crate::archive::{self, Archive, Case, Claim, check_names, is_wanted, lines, list, mebibytes};
 use crate::python;
 use crate::repo::{Repo, output};
 
-/// A case of `python/bench/full_models.py`.
-struct Case {
-    name: &'static str,
-    /// For a person.
-    sizes: &'static str,
-}
-
+/// The cases of `python/bench/full_models.py`, with their sizes for a person.
 const CASES: [Case; 7] = [
-    Case {
-        name: "resnet152",
-        sizes: "ResNet-152, 4 × 224²",
-    },
-    Case {
-        name: "resnet50",
-        sizes: "ResNet-50, 8 × 224²",
-    },
-    Case {
-        name: "resnet18",
-        sizes: "ResNet-18, 16 × 224²",
-    },
-    Case {
-        name: "bert-base",
-        sizes: "BERT-base MLM with dropout, 8 × 128",
-    },
-    Case {
-        name: "gpt2",
-        sizes: "GPT-2, 4 × 256",
-    },
-    Case {
-        name: "vit-b16",
-        sizes: "ViT-B/16, 8 × 224²",
-    },
-    Case {
-        name: "unet",
-        sizes: "U-Net, 2 × 192²",
-    },
+    ("resnet152", "ResNet-152, 4 × 224²"),
+    ("resnet50", "ResNet-50, 8 × 224²"),
+    ("resnet18", "ResNet-18, 16 × 224²"),
+    ("bert-base", "BERT-base MLM with dropout, 8 × 128"),
+    ("gpt2", "GPT-2, 4 × 256"),
+    ("vit-b16", "ViT-B/16, 8 × 224²"),
+    ("unet", "U-Net, 2 × 192²"),
 ];
 /// Cases that only show that the benchmark runs; their numbers are printed and not kept.
 const TRIALS: [&str; 2] = ["resnet18-small", "bert-small"];
@@ -67,8 +40,7 @@ const FEWEST_BUDGETS: usize = 3;
 
 /// Runs the cases that `names` hold, or all.
 pub(crate) fn run(repo: &Repo, names: &[String]) -> Result<()> {
-    check_names(names, CASES.iter().map(|case| case.name).chain(TRIALS))?;
-    let wanted = |name: &str| is_wanted(names, name);
+    check_names(names, CASES.iter().map(|case| case.0).chain(TRIALS))?;
     let interpreter = python::interpreter(repo)?;
     let package = python::package(repo, &interpreter)?;
     let contest = |case: &str, rounds: u32| {
@@ -78,29 +50,21 @@ pub(crate) fn run(repo: &Repo, names: &[String]) -> Result<()> {
     };
     for trial in TRIALS
         .iter()
-        .filter(|_| !names.is_empty())
-        .filter(|t| wanted(t))
+        .filter(|trial| !names.is_empty() && is_wanted(names, trial))
     {
         print!("{}", contest(trial, TRIAL_ROUNDS)?);
     }
-    if CASES.iter().all(|case| !wanted(case.name)) {
+    if CASES.iter().all(|case| !is_wanted(names, case.0)) {
         return Ok(());
     }
     let archive = Archive::open(repo, "torch")?;
-    for case in CASES.iter().filter(|case| wanted(case.name)) {
-        archive.keep(case.name, &contest(case.name, ROUNDS)?)?;
-    }
-    let mut results = Vec::new();
-    for case in &CASES {
-        let rows = archive.kept(case.name, parse)?;
-        results.extend(rows.map(|rows| (case, rows)));
-    }
-    let claims: Vec<_> = results
+    let measure = |case: &Case| contest(case.0, ROUNDS);
+    let results = archive.cases(&CASES, names, measure, |_, csv| parse(csv))?;
+    let claims: Vec<Claim> = results
         .iter()
-        .flat_map(|(case, rows)| claims(case, rows))
+        .flat_map(|(case, rows)| claims(case.0, rows))
         .collect();
-    archive.write("README.md", &summary(&archive, &results, &claims)?)?;
-    archive.judge(&claims)
+    archive.conclude(&summary(&archive, &results, &claims)?, &claims)
 }
 
 /// A line of the contest.
@@ -134,40 +98,19 @@ impl Row {
 
 /// The rows of one file.
 fn parse(csv: &str) -> Result<Vec<Row>> {
-    let optional = |cell: &str| match cell.is_empty() {
-        true => Ok(None),
-        false => cell.parse().map(Some),
-    };
-    let times = |cell: &str| -> Result<Vec<f64>, _> { cell.split(' ').map(str::parse).collect() };
     let mut rows = Vec::new();
-    for line in csv.lines().skip(1) {
-        let cells: Vec<&str> = line.split(',').collect();
-        let &[
-            contender,
-            budget,
-            peak,
-            predicted_peak,
-            differing,
-            gradient_error,
-            first_call,
-            planning,
-            eager_seconds,
-            seconds,
-        ] = &cells[..]
-        else {
-            bail!("not a row: {line}");
-        };
+    for line in lines(csv)? {
         rows.push(Row {
-            contender: contender.into(),
-            budget: optional(budget)?,
-            peak: peak.parse()?,
-            predicted_peak: optional(predicted_peak)?,
-            differing: differing.parse()?,
-            gradient_error: gradient_error.parse()?,
-            first_call: first_call.parse()?,
-            planning: planning.parse()?,
-            eager_seconds: times(eager_seconds)?,
-            seconds: times(seconds)?,
+            contender: line.get("contender")?,
+            budget: line.optional("budget")?,
+            peak: line.get("peak")?,
+            predicted_peak: line.optional("predicted_peak")?,
+            differing: line.get("differing")?,
+            gradient_error: line.get("gradient_error")?,
+            first_call: line.get("first_call_s")?,
+            planning: line.get("planning_s")?,
+            eager_seconds: line.seconds("eager_seconds")?,
+            seconds: line.seconds("seconds")?,
         });
     }
     ensure!(!rows.is_empty(), "there is no row");
@@ -175,7 +118,7 @@ fn parse(csv: &str) -> Result<Vec<Row>> {
 }
 
 /// What is claimed of one case, and whether it holds.
-fn claims(case: &Case, rows: &[Row]) -> Vec<Claim> {
+fn claims(case: &str, rows: &[Row]) -> Vec<Claim> {
     let ours: Vec<&Row> = rows.iter().filter(|row| row.is_ours()).collect();
     let exact = |row: &&&Row| Some(row.peak) == row.predicted_peak && row.budget >= Some(row.peak);
     let exact = ours.iter().filter(exact).count();
@@ -184,16 +127,15 @@ fn claims(case: &Case, rows: &[Row]) -> Vec<Claim> {
         (
             exact == ours.len(),
             format!(
-                "{}: measured peak = predicted peak ≤ budget in {exact} of {} rows, to the byte",
-                case.name,
+                "{case}: measured peak = predicted peak ≤ budget in {exact} of {} rows, to the byte",
                 ours.len()
             ),
         ),
         (
             equal == ours.len() && equal >= FEWEST_BUDGETS,
             format!(
-                "{}: over 3 optimizer steps Rekindle's losses, gradients and buffers are eager's, bit for bit, at {equal} of {} budgets",
-                case.name,
+                "{case}: over 3 optimizer steps Rekindle's losses, gradients and buffers are \
+                 eager's, bit for bit, at {equal} of {} budgets",
                 ours.len()
             ),
         ),
@@ -208,8 +150,8 @@ fn claims(case: &Case, rows: &[Row]) -> Vec<Claim> {
         claims.push((
             best <= theirs * (1.0 + NOISE / 100.0),
             format!(
-                "{}: at the peak of {}, {best:.2} × eager's time against its {theirs:.2}",
-                case.name, other.contender
+                "{case}: at the peak of {}, {best:.2} × eager's time against its {theirs:.2}",
+                other.contender
             ),
         ));
     }
@@ -218,8 +160,7 @@ fn claims(case: &Case, rows: &[Row]) -> Vec<Claim> {
     claims.push((
         our_lowest < their_lowest,
         format!(
-            "{}: {:.0} MiB where the lowest of the others is {:.0}",
-            case.name,
+            "{case}: {:.0} MiB where the lowest of the others is {:.0}",
             mebibytes(our_lowest),
             mebibytes(their_lowest)
         ),
@@ -239,12 +180,13 @@ fn lowest<'r>(rows: &[&'r Row]) -> Option<&'r Row> {
 }
 
 const OVERVIEW: &str = "\
-| model | eager | the lowest of PyTorch's own | Rekindle in that memory | Rekindle's lowest | planning, s |
+| model | eager | the lowest of PyTorch's own | Rekindle in that memory | Rekindle's lowest \
+| planning, s |
 |---|---|---|---|---|---|
 ";
 
 /// A line for each case: peaks in MiB, and times as multiples of eager's.
-fn overview(results: &[(&Case, Vec<Row>)]) -> String {
+fn overview(results: &[(Case, Vec<Row>)]) -> String {
     let mut text = OVERVIEW.to_owned();
     for (case, rows) in results {
         let (ours, others): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| row.is_ours());
@@ -258,7 +200,7 @@ fn overview(results: &[(&Case, Vec<Row>)]) -> String {
         let _ = writeln!(
             text,
             "| {} | {:.0} MiB | {} ({}) | {there} | {} | {planning:.1} |",
-            case.sizes,
+            case.1,
             mebibytes(eager.peak),
             cell(peer),
             peer.contender,
@@ -269,30 +211,37 @@ fn overview(results: &[(&Case, Vec<Row>)]) -> String {
 }
 
 const HEADER: &str = "\
-| contender | peak, MiB | time × eager | numbers that differ | largest gradient error | first call, s | planning, s |
+| contender | peak, MiB | time × eager | numbers that differ | largest gradient error \
+| first call, s | planning, s |
 |---|---|---|---|---|---|---|
 ";
 
-fn summary(archive: &Archive, results: &[(&Case, Vec<Row>)], claims: &[Claim]) -> Result<String> {
+fn summary(archive: &Archive, results: &[(Case, Vec<Row>)], claims: &[Claim]) -> Result<String> {
     let mut text = format!(
         "# Rekindle in PyTorch against PyTorch's own ways to save memory\n\n\
-         `cargo xtask bench torch` {}. Versions: `python/requirements.txt`. A step is forward and backward, in training mode; its peak is the \
-         sum of all live storages, parameters, gradients and batch included. Each contender has a process of its own and is timed beside eager: in a \
-         round both run a step, in turns of 0.1 s in which the other process is stopped. malloc keeps what is freed. Times are medians of the rounds' ratios to eager, and the \
-         files have every time; eager beside itself shows how exact they are. Compiled contenders run operation by operation in the same executor. \
-         `torch budget` is `torch._functorch.config.activation_memory_budget`; Rekindle's budgets are the peaks of the others (of peaks within 1 % of each other, the lowest), \
-         and one below them all. The numbers that may differ from eager's are the losses, gradients and buffers of three optimizer steps; a gradient \
-         error is the largest difference in the first as a share of the parameter's largest gradient. \
-         Where the others differ: `checkpoint` runs a block again with its batch-norm, whose running statistics move twice; PyTorch's partitioner gets \
-         them computed apart (`python/bench/batch_norm.py`), which rounds otherwise, and it draws dropout anew where it recomputes. \
-         Planning includes the timing of every operation.\n\n",
-        archive.cases_made_on(CASES.iter().map(|case| case.name))?
+         `cargo xtask bench torch` {}. Versions: `python/requirements.txt`. A step is forward and \
+         backward, in training mode; its peak is the sum of all live storages, parameters, \
+         gradients and batch included. Each contender has a process of its own and is timed \
+         beside eager: in a round both run a step, in turns of 0.1 s in which the other process \
+         is stopped. malloc keeps what is freed. Times are medians of the rounds' ratios to \
+         eager, and the files have every time; eager beside itself shows how exact they are. \
+         Compiled contenders run operation by operation in the same executor. `torch budget` is \
+         `torch._functorch.config.activation_memory_budget`; Rekindle's budgets are the peaks of \
+         the others (of peaks within 1 % of each other, the lowest), and one below them all. The \
+         numbers that may differ from eager's are the losses, gradients and buffers of three \
+         optimizer steps; a gradient error is the largest difference in the first as a share of \
+         the parameter's largest gradient. Where the others differ: `checkpoint` runs a block \
+         again with its batch-norm, whose running statistics move twice; PyTorch's partitioner \
+         gets them computed apart (`python/bench/batch_norm.py`), which rounds otherwise, and it \
+         draws dropout anew where it recomputes. Planning includes the timing of every \
+         operation.\n\n",
+        archive.cases_made_on(&CASES)?
     );
     text += &overview(results);
     text.push('\n');
     text += &list(claims);
     for (case, rows) in results {
-        write!(text, "\n## {}\n\n{HEADER}", case.sizes)?;
+        write!(text, "\n## {}\n\n{HEADER}", case.1)?;
         for row in rows {
             writeln!(
                 text,

@@ -4,6 +4,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
+use crate::archive::lines;
+
 /// Which comparison a case belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Table {
@@ -60,13 +62,13 @@ impl Case {
         word == self.graph || word == self.table.name()
     }
 
-    fn without_peer(table: Table, graph: String, budget: &str) -> Case {
+    fn new(table: Table, graph: &str, budget: String, peer: Option<f64>, rounding: f64) -> Case {
         Case {
             table,
-            graph,
-            budget: budget.into(),
-            peer: None,
-            rounding: 0.0,
+            graph: graph.into(),
+            budget,
+            peer,
+            rounding,
             synthetic: None,
         }
     }
@@ -114,43 +116,33 @@ pub(crate) fn cases(graphs: &Path) -> Result<Vec<Case>> {
     let mut cases = torch(graphs)?;
     for (graph, peers) in REFERENCE {
         for (i, share) in REFERENCE_BUDGETS.into_iter().enumerate() {
-            cases.push(Case {
-                table: Table::Reference,
-                graph: graph.into(),
-                budget: format!("{share}%"),
-                peer: peers.get(i).copied(),
-                rounding: 0.05,
-                synthetic: None,
-            });
+            let (budget, peer) = (format!("{share}%"), peers.get(i).copied());
+            cases.push(Case::new(Table::Reference, graph, budget, peer, 0.05));
         }
     }
     for (graph, peers) in PUBLISHED {
         for (share, peer) in PUBLISHED_BUDGETS.into_iter().zip(peers) {
-            cases.push(Case {
-                table: Table::Published,
-                graph: graph.into(),
-                budget: format!("{share}%"),
-                peer: Some(peer),
-                rounding: 0.05,
-                synthetic: None,
-            });
+            let budget = format!("{share}%");
+            cases.push(Case::new(Table::Published, graph, budget, Some(peer), 0.05));
         }
     }
     for (graph, share) in REFUSED {
         let budget = format!("{share}%");
-        cases.push(Case::without_peer(Table::Refused, graph.into(), &budget));
+        cases.push(Case::new(Table::Refused, graph, budget, None, 0.0));
     }
     for nodes in SYNTHETIC {
         let graph = format!("synthetic-{nodes}");
         cases.push(Case {
             synthetic: Some(nodes),
-            ..Case::without_peer(Table::Synthetic, graph, "50%")
+            ..Case::new(Table::Synthetic, &graph, "50%".into(), None, 0.0)
         });
     }
-    cases.push(Case::without_peer(
+    cases.push(Case::new(
         Table::Mutwo,
-        "resnet152-b32".into(),
-        "60%",
+        "resnet152-b32",
+        "60%".into(),
+        None,
+        0.0,
     ));
     Ok(cases)
 }
@@ -161,22 +153,12 @@ fn torch(graphs: &Path) -> Result<Vec<Case>> {
     let text = std::fs::read_to_string(&path)
         .with_context(|| format!("cannot read {}", path.display()))?;
     let mut cases = Vec::new();
-    for line in text.lines().skip(1) {
-        let fields: Vec<&str> = line.split(',').collect();
-        let [graph, planner, _, peak, _, _, overhead, _] = fields[..] else {
-            continue;
-        };
-        if planner == "none" {
-            continue;
+    for line in lines(&text)? {
+        if line.text("planner")? != "none" {
+            let (graph, peak) = (line.text("graph")?, line.get("peak_bytes")?);
+            let peer = 100.0 * line.get::<f64>("overhead")?;
+            cases.push(Case::new(Table::Torch, graph, peak, Some(peer), 0.005));
         }
-        cases.push(Case {
-            table: Table::Torch,
-            graph: graph.into(),
-            budget: peak.into(),
-            peer: Some(100.0 * overhead.parse::<f64>()?),
-            rounding: 0.005,
-            synthetic: None,
-        });
     }
     Ok(cases)
 }

@@ -13,18 +13,17 @@ mod synthetic;
 mod tool;
 mod verdicts;
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::archive::{Archive, verdict};
+use crate::archive::{Archive, Claim, lines, list};
 use crate::repo::{Repo, show};
 use cases::{Case, Table, cases};
 use row::{Outcome, Row};
-use verdicts::verdicts;
+use verdicts::claims;
 
 /// Runs of which the fastest says how long the first plan takes.
 const FIRST_RUNS: usize = 5;
@@ -59,10 +58,8 @@ pub(crate) fn run(repo: &Repo, words: &[String]) -> Result<()> {
     }
     show(&mut repo.cargo("build --release -p rekindle-cli"))?;
     let archive = Archive::open(repo, "plan")?;
-    let earlier = match words {
-        [] => String::new(),
-        _ => archive.read("raw.csv")?.unwrap_or_default(),
-    };
+    let earlier = archive.read("raw.csv")?.unwrap_or(row::CSV_HEAD.into());
+    let earlier = lines(&earlier)?;
     println!("{}", row::HEAD);
     let mut rows: Vec<Row> = Vec::new();
     for case in &cases {
@@ -71,24 +68,17 @@ pub(crate) fn run(repo: &Repo, words: &[String]) -> Result<()> {
             println!("{}", row.line());
             rows.push(row);
         } else {
-            let lines = earlier.lines().map(|line| Row::from_csv(line, case));
-            rows.extend(
-                lines
-                    .collect::<Result<Vec<_>>>()?
-                    .into_iter()
-                    .flatten()
-                    .next(),
-            );
+            for line in &earlier {
+                if Row::is_of(line, case)? {
+                    rows.push(Row::from_csv(line, case)?);
+                }
+            }
         }
     }
     std::fs::remove_file(&bench.plan).ok();
-    let verdicts = verdicts(&rows);
-    for (holds, text) in &verdicts {
-        println!("{}: {text}", verdict(*holds));
-    }
-    keep(&archive, &rows, &verdicts)?;
-    ensure!(verdicts.iter().all(|(holds, _)| *holds), "a verdict failed");
-    Ok(())
+    let claims = claims(&rows);
+    print!("{}", list(&claims));
+    keep(&archive, &rows, &claims)
 }
 
 impl Bench {
@@ -224,23 +214,19 @@ fn nodes(graph: &Path) -> Result<u64> {
     Ok(graph["nodes"].as_array().context("no nodes")?.len() as u64)
 }
 
-fn keep(archive: &Archive, rows: &[Row], verdicts: &[(bool, String)]) -> Result<()> {
-    let mut text = format!(
-        "# Planner\n\nCommand `cargo xtask bench plan`, {}; one thread. Overheads, bounds and peers in percent of the plain\n\
-         step's time; every plan replayed by the neutral judge. *s*: processor time of the whole command at the default effort;\n\
-         *first s*: until there is a plan at effort 0, the least of {FIRST_RUNS} runs.\n\n",
-        archive.made_on
+fn keep(archive: &Archive, rows: &[Row], claims: &[Claim]) -> Result<()> {
+    let raw: String = rows.iter().map(|row| row.csv() + "\n").collect();
+    archive.write("raw.csv", &format!("{}\n{raw}", row::CSV_HEAD))?;
+    let table: String = rows.iter().map(|row| row.line() + "\n").collect();
+    let text = format!(
+        "# Planner\n\n\
+         Command `cargo xtask bench plan`, {}; one thread. Overheads, bounds and peers in percent \
+         of the plain step's time; every plan replayed by the neutral judge. *s*: processor time \
+         of the whole command at the default effort; *first s*: until there is a plan at effort \
+         0, the least of {FIRST_RUNS} runs.\n\n{}\n```text\n{}\n{table}```\n",
+        archive.made_on,
+        list(claims),
+        row::HEAD
     );
-    for (holds, claim) in verdicts {
-        let _ = writeln!(text, "- {}: {claim}", verdict(*holds));
-    }
-    let _ = writeln!(text, "\n```text\n{}", row::HEAD);
-    let mut raw = format!("{}\n", row::CSV_HEAD);
-    for row in rows {
-        let _ = writeln!(text, "{}", row.line());
-        let _ = writeln!(raw, "{}", row.csv());
-    }
-    text += "```\n";
-    archive.write("README.md", &text)?;
-    archive.write("raw.csv", &raw)
+    archive.conclude(&text, claims)
 }

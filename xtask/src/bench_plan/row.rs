@@ -3,6 +3,7 @@
 use anyhow::{Context, Result};
 
 use super::cases::Case;
+use crate::archive::Line;
 
 /// See the module's documentation.
 #[derive(Clone, Debug)]
@@ -48,8 +49,10 @@ impl Outcome {
     }
 }
 
-pub(crate) const HEAD: &str = "table      graph                      nodes      budget  overhead   bound    peer      s  first s  outcome";
-pub(crate) const CSV_HEAD: &str = "table,graph,budget,nodes,overhead,bound,peer,peak_bytes,seconds,first_seconds,resident_bytes,outcome";
+pub(crate) const HEAD: &str = "table      graph                      nodes      budget  overhead   \
+                               bound    peer      s  first s  outcome";
+pub(crate) const CSV_HEAD: &str = "table,graph,budget,nodes,overhead,bound,peer,peak_bytes,\
+                                   seconds,first_seconds,resident_bytes,outcome";
 
 impl Row {
     pub(crate) fn line(&self) -> String {
@@ -89,45 +92,33 @@ impl Row {
         )
     }
 
-    /// The row of `case` as [`csv`](Row::csv) wrote it; `None` if the line is of another case.
-    pub(crate) fn from_csv(line: &str, case: &Case) -> Result<Option<Row>> {
-        let fields: Vec<&str> = line.split(',').collect();
-        let [
-            table,
-            graph,
-            budget,
-            nodes,
-            overhead,
-            bound,
-            _,
-            peak,
-            seconds,
-            first,
-            highest,
-            outcome,
-        ] = fields[..]
-        else {
-            return Ok(None);
-        };
-        if (table, graph, budget) != (case.table.name(), &*case.graph, &*case.budget) {
-            return Ok(None);
-        }
-        let optional = |text: &str| match text {
-            "" => Ok(None),
-            number => number.parse().map(Some),
-        };
-        let outcome = Outcome::ALL.iter().find(|(_, name)| *name == outcome);
-        Ok(Some(Row {
+    /// Whether [`csv`](Row::csv) wrote the line for `case`.
+    pub(crate) fn is_of(line: &Line<'_>, case: &Case) -> Result<bool> {
+        let named = (
+            line.text("table")?,
+            line.text("graph")?,
+            line.text("budget")?,
+        );
+        Ok(named == (case.table.name(), &*case.graph, &*case.budget))
+    }
+
+    /// The row of `case` as [`csv`](Row::csv) wrote it.
+    pub(crate) fn from_csv(line: &Line<'_>, case: &Case) -> Result<Row> {
+        let name = line.text("outcome")?;
+        let outcome = Outcome::ALL.iter().find(|(_, other)| *other == name);
+        Ok(Row {
             case: case.clone(),
-            nodes: nodes.parse()?,
-            overhead: optional(overhead)?,
-            bound: bound.parse()?,
-            peak: peak.parse()?,
-            seconds: seconds.parse()?,
-            first: optional(first)?,
-            highest: highest.parse()?,
-            outcome: outcome.with_context(|| format!("no outcome in {line}"))?.0,
-        }))
+            nodes: line.get("nodes")?,
+            overhead: line.optional("overhead")?,
+            bound: line.get("bound")?,
+            peak: line.get("peak_bytes")?,
+            seconds: line.get("seconds")?,
+            first: line.optional("first_seconds")?,
+            highest: line.get("resident_bytes")?,
+            outcome: outcome
+                .with_context(|| format!("no outcome is `{name}`"))?
+                .0,
+        })
     }
 
     /// Not above its peer, as far as the peer's digits say; where the peer has nothing, a plan or a
@@ -161,6 +152,7 @@ impl Row {
 mod tests {
     use super::super::cases::Table;
     use super::*;
+    use crate::archive::lines;
 
     fn row() -> Row {
         Row {
@@ -186,13 +178,16 @@ mod tests {
     #[test]
     fn a_row_survives_its_line_and_belongs_to_its_case_alone() {
         let row = row();
-        let read = Row::from_csv(&row.csv(), &row.case).expect("a row");
-        assert_eq!(read.map(|r| r.csv()), Some(row.csv()));
+        let table = format!("{CSV_HEAD}\n{}\n", row.csv());
+        let lines = lines(&table).expect("a table");
+        let read = Row::from_csv(&lines[0], &row.case).expect("a row");
+        assert_eq!(read.csv(), row.csv());
         let other = Case {
             budget: "70%".into(),
             ..row.case.clone()
         };
-        assert!(Row::from_csv(&row.csv(), &other).expect("a row").is_none());
+        let is_of = |case| Row::is_of(&lines[0], case).expect("named");
+        assert!(is_of(&row.case) && !is_of(&other));
     }
 
     #[test]

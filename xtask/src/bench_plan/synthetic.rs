@@ -17,8 +17,9 @@ impl Writer {
 
     fn node(&mut self, name: &str, phase: &str, time: usize, reads: &[usize], writes: &[usize]) {
         self.nodes.push(format!(
-            r#"{{"name":"{name}{}","op":"{name}","phase":"{phase}","time_us":{time},"reads":{reads:?},"writes":{writes:?}}}"#,
-            self.nodes.len()
+            r#"{{"name":"{name}{}","op":"{name}","phase":"{phase}","time_us":{time},{}}}"#,
+            self.nodes.len(),
+            format_args!(r#""reads":{reads:?},"writes":{writes:?}"#)
         ));
     }
 }

@@ -2,6 +2,7 @@
 
 use super::cases::Table;
 use super::row::{Outcome, Row};
+use crate::archive::Claim;
 
 /// Seconds that one corpus graph may take.
 const MOST_SECONDS: f64 = 3.0;
@@ -18,48 +19,50 @@ const MOST_GAP: f64 = 5.0;
 
 /// Each claim about `rows`, and whether it holds. A claim about a table that has no rows is left
 /// out.
-pub(crate) fn verdicts(rows: &[Row]) -> Vec<(bool, String)> {
+pub(crate) fn claims(rows: &[Row]) -> Vec<Claim> {
     let of =
         |table: Table| -> Vec<&Row> { rows.iter().filter(|r| r.case.table == table).collect() };
-    let mut verdicts = Vec::new();
+    let mut claims = Vec::new();
     for table in [Table::Torch, Table::Reference, Table::Published] {
         let rows = of(table);
         if !rows.is_empty() {
-            verdicts.push(against_peer(table, &rows));
+            claims.push(against_peer(table, &rows));
         }
     }
-    verdicts.extend(lower_on_average(&of(Table::Reference)));
+    claims.extend(lower_on_average(&of(Table::Reference)));
     let corpus: Vec<&Row> = rows.iter().filter(|r| r.case.table.is_corpus()).collect();
     if !corpus.is_empty() {
         let slowest = corpus.iter().map(|r| r.seconds).fold(0.0, f64::max);
         let text = format!(
-            "speed: the slowest answer for a corpus graph took {slowest:.2} s, of at most {MOST_SECONDS} s"
+            "speed: the slowest answer for a corpus graph took {slowest:.2} s, of at most \
+             {MOST_SECONDS} s"
         );
-        verdicts.push((slowest <= MOST_SECONDS, text));
-        verdicts.push(first_plans(&corpus));
+        claims.push((slowest <= MOST_SECONDS, text));
+        claims.push(first_plans(&corpus));
     }
-    verdicts.extend(refusals(&of(Table::Refused)));
-    verdicts.extend(growth(&of(Table::Synthetic)));
+    claims.extend(refusals(&of(Table::Refused)));
+    claims.extend(growth(&of(Table::Synthetic)));
     for row in of(Table::Mutwo) {
         let text = format!(
             "speed: mutwo on {} in {:.2} s, of at most {MUTWO_SECONDS} s",
             row.case.graph, row.seconds
         );
-        verdicts.push((row.seconds <= MUTWO_SECONDS, text));
+        claims.push((row.seconds <= MUTWO_SECONDS, text));
     }
     let half = rows
         .iter()
         .filter(|r| r.case.budget == "50%" && r.case.table.is_corpus());
     if let Some(gap) = half.map(Row::gap).reduce(f64::max) {
         let text = format!(
-            "bound: the largest gap at 50 % is {gap:.2} % of the step's time, of at most {MOST_GAP} %"
+            "bound: the largest gap at 50 % is {gap:.2} % of the step's time, of at most \
+             {MOST_GAP} %"
         );
-        verdicts.push((gap <= MOST_GAP, text));
+        claims.push((gap <= MOST_GAP, text));
     }
-    verdicts
+    claims
 }
 
-fn against_peer(table: Table, rows: &[&Row]) -> (bool, String) {
+fn against_peer(table: Table, rows: &[&Row]) -> Claim {
     let held = rows.iter().filter(|r| r.holds()).count();
     let mut text = format!(
         "{}: {held} of {} cells at or below the peer",
@@ -85,7 +88,7 @@ fn against_peer(table: Table, rows: &[&Row]) -> (bool, String) {
     (held == rows.len(), text)
 }
 
-fn lower_on_average(rows: &[&Row]) -> Option<(bool, String)> {
+fn lower_on_average(rows: &[&Row]) -> Option<Claim> {
     let ratio = |row: &&Row| Some(row.overhead? / row.case.peer?);
     let ratios: Vec<f64> = rows.iter().filter_map(ratio).collect();
     let mean = ratios.iter().sum::<f64>() / ratios.len() as f64;
@@ -100,7 +103,7 @@ fn lower_on_average(rows: &[&Row]) -> Option<(bool, String)> {
 
 /// Holds if the first plan is in time wherever there is a plan; budgets at which it takes longer
 /// are named.
-fn first_plans(rows: &[&Row]) -> (bool, String) {
+fn first_plans(rows: &[&Row]) -> Claim {
     let planned: Vec<&&Row> = rows.iter().filter(|r| r.outcome == Outcome::Plan).collect();
     let in_time = |row: &Row| row.first.is_some_and(|s| s <= FIRST_SECONDS);
     let late: Vec<String> = planned
@@ -110,7 +113,8 @@ fn first_plans(rows: &[&Row]) -> (bool, String) {
         .collect();
     let slowest = planned.iter().filter_map(|r| r.first).fold(0.0, f64::max);
     let mut text = format!(
-        "speed: a first plan within {FIRST_SECONDS} s at {} of {} budgets, the slowest in {slowest:.3} s",
+        "speed: a first plan within {FIRST_SECONDS} s at {} of {} budgets, the slowest in \
+         {slowest:.3} s",
         planned.len() - late.len(),
         planned.len()
     );
@@ -121,12 +125,13 @@ fn first_plans(rows: &[&Row]) -> (bool, String) {
 }
 
 /// Holds if every budget that is too small is answered with one that has a plan.
-fn refusals(rows: &[&Row]) -> Option<(bool, String)> {
+fn refusals(rows: &[&Row]) -> Option<Claim> {
     let answered = rows.iter().filter(|r| r.outcome == Outcome::Larger);
     let name = |row: &&Row| format!("{} {}: {}", row.case.graph, row.case.budget, row.peak);
     let names: Vec<String> = answered.map(name).collect();
     let text = format!(
-        "refused: {} of {} budgets that are too small are answered with one that has a plan, in bytes ({})",
+        "refused: {} of {} budgets that are too small are answered with one that has a plan, in \
+         bytes ({})",
         names.len(),
         rows.len(),
         names.join(", ")
@@ -135,7 +140,7 @@ fn refusals(rows: &[&Row]) -> Option<(bool, String)> {
 }
 
 /// The largest synthetic graph, and how the first plan grows from the smallest one on.
-fn growth(rows: &[&Row]) -> Vec<(bool, String)> {
+fn growth(rows: &[&Row]) -> Vec<Claim> {
     let (Some(small), Some(large)) = (
         rows.iter().min_by_key(|r| r.nodes),
         rows.iter().max_by_key(|r| r.nodes),
@@ -162,7 +167,8 @@ fn growth(rows: &[&Row]) -> Vec<(bool, String)> {
     let cost = |nodes: u64| nodes as f64 * (nodes as f64).ln();
     let allowed = cost(large.nodes) / cost(small.nodes);
     let text = format!(
-        "speed: the first plan takes {first:.3} s for {} nodes and {last:.3} s for {}: {:.1} times as long, of at most {allowed:.1} (n·log n)",
+        "speed: the first plan takes {first:.3} s for {} nodes and {last:.3} s for {}: {:.1} times \
+         as long, of at most {allowed:.1} (n·log n)",
         small.nodes,
         large.nodes,
         last / first
