@@ -141,6 +141,7 @@ fn a_budget_above_the_peak_gives_the_plain_schedule_and_says_so() {
     assert!(out.contains("no plan under this budget is faster"), "{out}");
     let plan = Plan::from_json(&folder.read("plan.json")).expect("a plan");
     let mut runs: Vec<_> = plan
+        .schedule
         .steps
         .iter()
         .filter(|s| matches!(s, Step::Run(_)))
@@ -188,7 +189,7 @@ fn verify_lists_every_violation() {
     let mut plan = Plan::from_json(&folder.read("plan.json")).expect("a plan");
     plan.peak.0 -= 1;
     plan.time.0 += 100.0;
-    plan.steps.remove(0);
+    plan.schedule.steps.remove(0);
     std::fs::write(folder.0.join("plan.json"), plan.to_json()).expect("writable");
     let ran = folder.rekindle("verify @mlp-b256 plan.json");
     assert!(ran.err.lines().count() >= 4, "{}", ran.err);

@@ -6,7 +6,7 @@
 //! Invariant: spans that are live at the same time do not overlap (`placement`), and an action's
 //! writes and scratch are disjoint from its reads, so the slices handed to a kernel never alias.
 
-use rekindle_graph::{Bytes, Graph, NodeId, Step, StorageId, Timeline};
+use rekindle_graph::{Bytes, Graph, NodeId, Schedule, Step, StorageId, Timeline};
 use rekindle_program::{DType, Program};
 
 use crate::arena::{Arena, Span};
@@ -97,7 +97,7 @@ impl Engine {
     /// If the arena does not fit in the machine's memory.
     pub fn new(program: &Program, threads: usize) -> Result<Engine, EngineError> {
         let graph = lower(program, threads);
-        let steps = rekindle_graph::with_frees(&graph, &graph.natural_order());
+        let steps = Schedule::plain(&graph).steps;
         Engine::with_schedule(program, &steps, threads, 0, &mut |_, _| {})
     }
 
@@ -356,7 +356,7 @@ impl Layout {
     /// If the schedule is not valid for the program.
     pub fn new(program: &Program, steps: &[Step], threads: usize) -> Result<Layout, EngineError> {
         let graph = lower(program, threads);
-        let timeline = Timeline::new(&graph, steps)?;
+        let timeline = Timeline::new(&graph, &steps.to_vec().into())?;
         let lifetimes = Lifetimes::new(program, &graph, steps);
         let placement = place(&lifetimes.blocks);
         let predicted = Peak {
@@ -422,7 +422,7 @@ impl Layout {
                     }
                 }
                 (_, Touch::Free(instance)) => Action::Free(self.span(*instance)),
-                (Step::Free(_), Touch::Run { .. }) => unreachable!("touches follow the steps"),
+                (_, Touch::Run { .. }) => unreachable!("touches follow the steps"),
             });
         }
         let start = self.lifetimes.start.iter().map(|&(_, i)| self.span(i));

@@ -87,6 +87,7 @@ impl Lifetimes {
                 self.blocks[instance].end = at;
                 Touch::Free(instance)
             }
+            Step::Offload(_) | Step::Fetch(_) => unreachable!("the engine has no store"),
             Step::Run(n) => {
                 let node = graph.node(n);
                 // The program's operands, where one tensor may stand twice; the graph merges those.

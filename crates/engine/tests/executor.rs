@@ -1,7 +1,7 @@
 //! Whole steps: predicted peaks are measured, results do not depend on threads or schedule.
 
 use rekindle_engine::{Engine, Layout, StepContext, lower};
-use rekindle_graph::{NodeId, Step, StorageId, with_frees};
+use rekindle_graph::{NodeId, Schedule, Step, StorageId};
 use rekindle_models::{Model, ModelOptions, Values, build, data};
 use rekindle_program::Optimizer;
 
@@ -131,7 +131,7 @@ fn with_reruns(model: &Model, seed: u64) -> Vec<Step> {
         let end = ends.min().unwrap_or(order.len());
         order.insert(first + 1 + random(end - first), node);
     }
-    with_frees(&graph, &order)
+    Schedule::of_order(&graph, &order).steps
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn placement_is_within_one_percent_of_the_bound_at_full_size() {
             };
             let model = build(name, &options).expect("the model builds");
             let graph = lower(&model.program, 2);
-            let steps = with_frees(&graph, &graph.natural_order());
+            let steps = Schedule::plain(&graph).steps;
             let peak = Layout::new(&model.program, &steps, 2)
                 .expect("a valid schedule")
                 .predicted();

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::{NodeId, StepId, StorageId};
+use crate::{Bytes, NodeId, Role, StepId, StorageId};
 
 /// Why some parts do not make a graph.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -106,10 +106,10 @@ pub enum GraphError {
     },
 }
 
-/// What to say of a file whose format is not `rekindle.KIND/1`.
+/// What to say of a file whose format is not `remat.KIND/1`.
 fn wrong_format(found: &str, kind: &str) -> String {
-    let is_a = |kind: &str| found.starts_with(&format!("rekindle.{kind}/"));
-    let formats = format!("format is \"{found}\", expected \"rekindle.{kind}/1\"");
+    let is_a = |kind: &str| found.starts_with(&format!("remat.{kind}/"));
+    let formats = format!("format is \"{found}\", expected \"remat.{kind}/1\"");
     match kind {
         _ if is_a(kind) => format!("{formats}; another version of Rekindle wrote it"),
         "graph" if is_a("plan") => format!("it is a plan and no graph: {formats}"),
@@ -145,8 +145,33 @@ pub enum ScheduleError {
     },
     #[error("{step}: frees storage {storage}, which is not live")]
     FreesDead { step: StepId, storage: StorageId },
-    #[error("{step}: frees storage {storage}, which is persistent")]
+    #[error("{step}: frees storage {storage}, which is persistent and has no copy in a store")]
     FreesPersistent { step: StepId, storage: StorageId },
+    #[error("{step}: offloads storage {storage}, which is not live")]
+    OffloadsDead { step: StepId, storage: StorageId },
+    #[error("{step}: fetches storage {storage}, which is live")]
+    FetchesLive { step: StepId, storage: StorageId },
+    #[error("{step}: fetches storage {storage}, of which there is no copy, or only a stale one")]
+    FetchesWithoutCopy { step: StepId, storage: StorageId },
+    #[error("{step}: moves storage {storage}, but the store has no channel that way")]
+    NoChannel { step: StepId, storage: StorageId },
+    #[error("a store's {what} is {text}, and must be a finite number, zero or more")]
+    BadStore { what: &'static str, text: String },
+    #[error("storage {storage} is stored at the start, but does not exist")]
+    StoresUnknown { storage: StorageId },
+    #[error(
+        "storage {storage} cannot live in the store between training steps: it is {role:?}, and \
+         only parameters, constants and optimizer state can"
+    )]
+    CannotBeStored { storage: StorageId, role: Role },
+    #[error("storage {storage} lives in the store, and is in memory at the end")]
+    StoredInMemory { storage: StorageId },
+    #[error("storage {storage} lives in the store, and its copy there is stale at the end")]
+    StoredStale { storage: StorageId },
+    #[error("persistent storage {storage} is not in memory at the end")]
+    PersistentGone { storage: StorageId },
+    #[error("the store holds {held} ({} bytes), over its limit of {limit}", held.get())]
+    StoreOverLimit { held: Bytes, limit: Bytes },
     #[error("output storage {storage} is not live at the end")]
     OutputDead { storage: StorageId },
     #[error("{name} must run and never does")]
@@ -161,8 +186,17 @@ pub enum PlanFileError {
     Syntax(String),
     #[error("{}", wrong_format(found, "plan"))]
     Format { found: String },
-    #[error("{step}: a step is either {{\"run\": node}} or {{\"free\": storage}}")]
+    #[error(
+        "{step}: a step is one of {{\"run\": node}}, {{\"free\": storage}}, {{\"offload\": storage}} \
+         and {{\"fetch\": storage}}"
+    )]
     Step { step: StepId },
+    #[error("`stored_at_start`: {index} is not an id")]
+    Stored { index: i64 },
+    #[error("`graph_digest` is \"{text}\", and must be \"sha256:\" and 64 hexadecimal digits")]
+    Digest { text: String },
+    #[error(transparent)]
+    Store(ScheduleError),
     #[error("{step}: {index} is not an id")]
     Index { step: StepId, index: i64 },
     #[error("time {text} is not a finite number of microseconds, zero or more")]

@@ -25,9 +25,17 @@ pub enum Role {
 }
 
 impl Role {
-    /// Live from the start (once written) and never freed.
+    /// Live from the start (once written), and never freed unless a store has a copy.
     pub fn is_persistent(self) -> bool {
         !matches!(self, Role::Activation | Role::Gradient | Role::Other)
+    }
+
+    /// May live in a store between training steps.
+    pub fn may_be_stored(self) -> bool {
+        matches!(
+            self,
+            Role::Parameter | Role::Constant | Role::OptimizerState
+        )
     }
 }
 
@@ -209,6 +217,12 @@ impl Graph {
         &self,
     ) -> impl DoubleEndedIterator<Item = StorageId> + ExactSizeIterator + use<> {
         (0..self.parts.storages.len()).map(StorageId::new)
+    }
+
+    /// The storages that inputs write: what is there when the training step begins.
+    pub fn sources(&self) -> impl Iterator<Item = StorageId> + '_ {
+        let inputs = self.nodes().iter().filter(|n| n.phase == Phase::Input);
+        inputs.flat_map(|node| node.writes.iter().copied())
     }
 
     /// The natural order: every node that runs, once, in the graph's own order.

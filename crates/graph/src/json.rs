@@ -1,6 +1,7 @@
-//! Reading and writing `remat.graph/1` and `remat.plan/1`.
+//! Reading and writing `remat.graph/1`, `remat.plan/1` and `remat.plan/2`.
 //!
-//! Unknown fields are ignored, so that newer files still load. Fields that have their usual value
+//! A plan is written as version 1 where nothing is moved, so that every reader of plans understands
+//! it, and as version 2 otherwise. Unknown fields are ignored, so that newer files still load. Fields that have their usual value
 //! are not written. Text that is read and written again gives an equal value.
 
 use std::path::Path;
@@ -10,11 +11,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Bytes, Effect, FileError, Graph, GraphError, GraphParts, Micros, Node, NodeId, Phase, Plan,
-    PlanFileError, Role, Step, StepId, Storage, StorageId,
+    PlanFileError, Rate, Role, Schedule, Step, StepId, Storage, StorageId, Store,
 };
 
 const GRAPH_FORMAT: &str = "remat.graph/1";
-const PLAN_FORMAT: &str = "remat.plan/1";
+const PLAN_FORMATS: [&str; 2] = ["remat.plan/1", "remat.plan/2"];
 
 #[derive(Serialize, Deserialize)]
 struct GraphFile {
@@ -103,12 +104,12 @@ enum Bad {
     Syntax(serde_json::Error),
 }
 
-/// Reads text whose format, which `format_of` finds in the file, must be this one. A file of
+/// Reads text whose format, which `format_of` finds in the file, must be one of these. A file of
 /// another kind or version lacks fields; its format is the better reason. A byte order mark at the
 /// start, as some editors leave it, is skipped.
 fn parse<T: DeserializeOwned>(
     text: &str,
-    format: &str,
+    formats: &[&str],
     format_of: fn(&T) -> &str,
 ) -> Result<T, Bad> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -119,7 +120,7 @@ fn parse<T: DeserializeOwned>(
             .ok()
             .map(|Tagged { format }| format),
     };
-    match found.filter(|found| found != format) {
+    match found.filter(|found| !formats.contains(&found.as_str())) {
         Some(other) => Err(Bad::Format(other)),
         None => file.map_err(Bad::Syntax),
     }
@@ -132,7 +133,7 @@ impl Graph {
     /// What is wrong with the text or with the graph in it.
     pub fn from_json(text: &str) -> Result<Graph, GraphError> {
         let file =
-            parse(text, GRAPH_FORMAT, |f: &GraphFile| &f.format).map_err(|bad| match bad {
+            parse(text, &[GRAPH_FORMAT], |f: &GraphFile| &f.format).map_err(|bad| match bad {
                 Bad::Format(found) => GraphError::Format { found },
                 Bad::Syntax(e) => GraphError::Syntax(format!("not a graph: {e}")),
             })?;
@@ -267,83 +268,147 @@ struct PlanFile {
     #[serde(default)]
     graph: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    graph_digest: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     strategy: Option<String>,
     budget_bytes: u64,
     peak_bytes: u64,
     time_us: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    store: Option<StoreEntry>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    stored_at_start: Vec<i64>,
     steps: Vec<StepEntry>,
 }
 
 #[derive(Serialize, Deserialize)]
+struct StoreEntry {
+    #[serde(default)]
+    out_bytes_per_us: f64,
+    #[serde(default)]
+    in_bytes_per_us: f64,
+    #[serde(default)]
+    latency_us: f64,
+    #[serde(default = "yes")]
+    duplex: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    budget_bytes: Option<u64>,
+}
+
+#[derive(Default, Serialize, Deserialize)]
 struct StepEntry {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     run: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     free: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    offload: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    fetch: Option<i64>,
 }
 
 impl Plan {
-    /// Reads `remat.plan/1` text.
+    /// Reads `remat.plan/1` or `remat.plan/2` text.
     ///
     /// # Errors
     /// What is wrong with the text. Whether the plan is valid for a graph is not checked here.
     pub fn from_json(text: &str) -> Result<Plan, PlanFileError> {
-        let file = parse(text, PLAN_FORMAT, |f: &PlanFile| &f.format).map_err(|bad| match bad {
-            Bad::Format(found) => PlanFileError::Format { found },
-            Bad::Syntax(e) => PlanFileError::Syntax(format!("not a plan: {e}")),
-        })?;
+        let file =
+            parse(text, &PLAN_FORMATS, |f: &PlanFile| &f.format).map_err(|bad| match bad {
+                Bad::Format(found) => PlanFileError::Format { found },
+                Bad::Syntax(e) => PlanFileError::Syntax(format!("not a plan: {e}")),
+            })?;
         if !file.time_us.is_finite() || file.time_us < 0.0 {
             return Err(PlanFileError::Time {
                 text: file.time_us.to_string(),
             });
         }
-        let steps = file
-            .steps
-            .iter()
-            .enumerate()
-            .map(|(i, s)| read_step(StepId::new(i), s));
+        let steps = file.steps.iter().enumerate();
+        let steps = steps.map(|(i, s)| read_step(StepId::new(i), s));
+        let stored = file.stored_at_start.iter().map(|&index| {
+            let id = u32::try_from(index).map_err(|_| PlanFileError::Stored { index });
+            id.map(StorageId)
+        });
         Ok(Plan {
             graph: file.graph,
+            digest: file.graph_digest.map(|text| text.parse()).transpose()?,
             strategy: file.strategy,
             budget: Bytes(file.budget_bytes),
             peak: Bytes(file.peak_bytes),
             time: Micros(file.time_us),
-            steps: steps.collect::<Result<_, _>>()?,
+            schedule: Schedule {
+                steps: steps.collect::<Result<_, _>>()?,
+                store: file.store.as_ref().map(read_store).transpose()?,
+                stored_at_start: stored.collect::<Result<_, _>>()?,
+            },
         })
     }
 
-    /// Writes `remat.plan/1` text.
+    /// Writes `remat.plan/1` text, or `remat.plan/2` where something is moved.
     pub fn to_json(&self) -> String {
-        let entry = |step: &Step| match *step {
-            Step::Run(n) => StepEntry {
-                run: Some(n.0.into()),
-                free: None,
-            },
-            Step::Free(s) => StepEntry {
-                run: None,
-                free: Some(s.0.into()),
-            },
-        };
+        let schedule = &self.schedule;
         let file = PlanFile {
-            format: PLAN_FORMAT.into(),
+            format: PLAN_FORMATS[usize::from(schedule.has_transfers())].into(),
             graph: self.graph.clone(),
+            graph_digest: self.digest.map(|digest| digest.to_string()),
             strategy: self.strategy.clone(),
             budget_bytes: self.budget.get(),
             peak_bytes: self.peak.get(),
             time_us: self.time.get(),
-            steps: self.steps.iter().map(entry).collect(),
+            store: schedule.store.as_ref().map(write_store),
+            stored_at_start: schedule
+                .stored_at_start
+                .iter()
+                .map(|s| s.0.into())
+                .collect(),
+            steps: schedule.steps.iter().map(write_step).collect(),
         };
         serde_json::to_string(&file).expect("plain data has a JSON form")
     }
 }
 
+fn read_store(entry: &StoreEntry) -> Result<Store, PlanFileError> {
+    let store = Store {
+        out_rate: Rate(entry.out_bytes_per_us),
+        in_rate: Rate(entry.in_bytes_per_us),
+        latency: Micros(entry.latency_us),
+        duplex: entry.duplex,
+        limit: entry.budget_bytes.map(Bytes),
+    };
+    store.check().map_err(PlanFileError::Store)?;
+    Ok(store)
+}
+
+fn write_store(store: &Store) -> StoreEntry {
+    StoreEntry {
+        out_bytes_per_us: store.out_rate.get(),
+        in_bytes_per_us: store.in_rate.get(),
+        latency_us: store.latency.get(),
+        duplex: store.duplex,
+        budget_bytes: store.limit.map(Bytes::get),
+    }
+}
+
 fn read_step(step: StepId, entry: &StepEntry) -> Result<Step, PlanFileError> {
     let id = |i: i64| u32::try_from(i).map_err(|_| PlanFileError::Index { step, index: i });
-    match (entry.run, entry.free) {
-        (Some(n), None) => Ok(Step::Run(NodeId(id(n)?))),
-        (None, Some(s)) => Ok(Step::Free(StorageId(id(s)?))),
+    match (entry.run, entry.free, entry.offload, entry.fetch) {
+        (Some(n), None, None, None) => Ok(Step::Run(NodeId(id(n)?))),
+        (None, Some(s), None, None) => Ok(Step::Free(StorageId(id(s)?))),
+        (None, None, Some(s), None) => Ok(Step::Offload(StorageId(id(s)?))),
+        (None, None, None, Some(s)) => Ok(Step::Fetch(StorageId(id(s)?))),
         _ => Err(PlanFileError::Step { step }),
     }
+}
+
+fn write_step(step: &Step) -> StepEntry {
+    let mut entry = StepEntry::default();
+    match *step {
+        Step::Run(n) => entry.run = Some(n.0.into()),
+        Step::Free(s) => entry.free = Some(s.0.into()),
+        Step::Offload(s) => entry.offload = Some(s.0.into()),
+        Step::Fetch(s) => entry.fetch = Some(s.0.into()),
+    }
+    entry
 }
 
 /// Reads a graph file.

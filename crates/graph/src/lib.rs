@@ -1,11 +1,14 @@
 //! The planning IR: what a training step is, seen as bytes and time.
 //!
 //! A [`Graph`] holds *storages* (blocks of bytes with a role) and *nodes* (pieces of work that read
-//! and write storages). A [`Plan`] is a schedule of [`Step`]s on a graph: run a node, free a
-//! storage. A node that runs again is a recomputation. The [`Timeline`] of a schedule says how many
-//! bytes are live at each step, and [`Liveness`] when each storage is made and used.
+//! and write storages). A [`Schedule`] is a list of [`Step`]s on a graph: run a node, free a storage,
+//! offload it to a [`Store`], fetch it back. A node that runs again is a recomputation. A [`Plan`] is
+//! a schedule with what it promises. [`replay()`] walks a schedule, with bytes and a clock, and tells
+//! what each step does; its [`Timeline`] says how many bytes are live at each step and when all is
+//! done. [`Liveness`] says when each storage is made and used.
 //!
-//! In: `remat.graph/1` and `remat.plan/1` text, or parts built in memory. Out: checked values.
+//! In: `remat.graph/1`, `remat.plan/1` and `remat.plan/2` text, or parts built in memory. Out: checked
+//! values.
 //! A `Graph` that exists is valid: every id is in range, every storage has exactly one writer, the
 //! order of the nodes is a valid order, and all bytes together are fewer than 2^61.
 //!
@@ -14,6 +17,8 @@
 
 mod budget;
 mod check;
+mod clock;
+mod digest;
 mod error;
 mod graph;
 mod id;
@@ -21,18 +26,20 @@ mod json;
 mod liveness;
 mod plan;
 mod replace;
+mod replay;
 mod schedule;
-mod timeline;
 mod unit;
 
 pub use budget::{Budget, parse_budget, parse_share};
+pub use clock::Span;
+pub use digest::Digest;
 pub use error::{FileError, GraphError, PlanFileError, ScheduleError};
 pub use graph::{Effect, Graph, GraphParts, Node, Phase, Role, Storage};
 pub use id::{NodeId, StepId, StorageId};
 pub use json::{read_graph, read_plan};
 pub use liveness::{Liveness, Uses};
-pub use plan::Plan;
+pub use plan::{Plan, WrongGraph};
 pub use replace::{Discarded, destination, discard_partial_files, replace_file, write_atomically};
-pub use schedule::{Step, with_frees};
-pub use timeline::Timeline;
-pub use unit::{Bytes, Micros};
+pub use replay::{Moment, Timeline, replay};
+pub use schedule::{Schedule, Step, Store};
+pub use unit::{Bytes, Micros, Rate};

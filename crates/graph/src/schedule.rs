@@ -1,6 +1,9 @@
-//! The steps of a schedule, and the frees that follow from an order of runs.
+//! A schedule: steps in their order, the store that they use, and what lives in it between training
+//! steps.
+//!
+//! The meaning of each step, in bytes and in time, is in `replay.rs`.
 
-use crate::{Graph, NodeId, Phase, StorageId};
+use crate::{Bytes, Graph, Micros, NodeId, Rate, ScheduleError, StorageId};
 
 /// One step of a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -9,52 +12,130 @@ pub enum Step {
     Run(NodeId),
     /// Give a storage's bytes back.
     Free(StorageId),
+    /// Begin to copy a storage to the store. It stays in memory.
+    Offload(StorageId),
+    /// Claim a storage's bytes and begin to copy it back from the store.
+    Fetch(StorageId),
 }
 
-/// The steps that run `order` and free every storage right after its last use.
-///
-/// Outputs and persistent storages are never freed. A storage that is written again later is freed
-/// after the last read that comes before that write, unless it has been updated in place by then:
-/// what its writer would make is not what it holds, so it stays and the new copy is dropped. What
-/// is there from the start and is never used is freed at once.
-pub fn with_frees(graph: &Graph, order: &[NodeId]) -> Vec<Step> {
-    let mut needed = vec![false; graph.storages().len()];
-    for s in graph.outputs() {
-        needed[s.index()] = true;
+/// Where storages can be moved to and from: a file on a disk, or the host's memory beside a GPU.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Store {
+    /// How fast storages are copied to it; zero if they cannot be.
+    pub out_rate: Rate,
+    /// How fast storages are copied back; zero if they cannot be.
+    pub in_rate: Rate,
+    /// What each transfer takes besides its bytes.
+    pub latency: Micros,
+    /// Whether both directions go at the same time. A disk has one channel for both.
+    pub duplex: bool,
+    /// The most that it may hold; `None` if there is no limit.
+    pub limit: Option<Bytes>,
+}
+
+impl Store {
+    /// Whether its numbers can be.
+    pub(crate) fn check(&self) -> Result<(), ScheduleError> {
+        let numbers = [
+            ("rate out", self.out_rate.get()),
+            ("rate in", self.in_rate.get()),
+            ("latency", self.latency.get()),
+        ];
+        match numbers.iter().find(|(_, n)| !n.is_finite() || *n < 0.0) {
+            Some(&(what, number)) => Err(ScheduleError::BadStore {
+                what,
+                text: number.to_string(),
+            }),
+            None => Ok(()),
+        }
     }
-    let updated_at = first_updates(graph, order);
-    let freeable = |s: StorageId| !graph.storage(s).role.is_persistent();
-    // From the end, where it is known what is needed later; turned round at last.
-    let mut steps = Vec::with_capacity(2 * order.len());
-    let mut frees = Vec::new();
-    let mut used = needed.clone();
-    for (at, &id) in order.iter().enumerate().rev() {
-        let node = graph.node(id);
-        for s in node.reads.iter().chain(&node.writes) {
-            used[s.index()] = true;
+}
+
+/// What to do, in order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Schedule {
+    /// The steps.
+    pub steps: Vec<Step>,
+    /// The store that the steps use; `None` where nothing is moved.
+    pub store: Option<Store>,
+    /// Persistent storages that live in the store between training steps: the schedule finds them
+    /// there, and leaves them there.
+    pub stored_at_start: Vec<StorageId>,
+}
+
+impl From<Vec<Step>> for Schedule {
+    fn from(steps: Vec<Step>) -> Schedule {
+        Schedule {
+            steps,
+            ..Schedule::default()
         }
-        for &w in &node.writes {
-            if !needed[w.index()] && freeable(w) {
-                frees.push(w);
-            }
-            needed[w.index()] &= updated_at[w.index()] < at;
-        }
-        for &r in &node.reads {
-            if !needed[r.index()] && freeable(r) {
-                frees.push(r);
-            }
-            needed[r.index()] = true;
-        }
-        steps.extend(frees.drain(..).rev().map(Step::Free));
-        steps.push(Step::Run(id));
     }
-    let inputs = graph.nodes().iter().filter(|n| n.phase == Phase::Input);
-    let unused = inputs
-        .flat_map(|node| node.writes.iter().copied())
-        .filter(|&s| !used[s.index()] && freeable(s));
-    steps.extend(unused.collect::<Vec<_>>().into_iter().rev().map(Step::Free));
-    steps.reverse();
-    steps
+}
+
+impl Schedule {
+    /// The plain step: every node once, in the graph's own order.
+    pub fn plain(graph: &Graph) -> Schedule {
+        Schedule::of_order(graph, &graph.natural_order())
+    }
+
+    /// Runs `order` and frees every storage right after its last use.
+    ///
+    /// Outputs and persistent storages are never freed. A storage that is written again later is
+    /// freed after the last read that comes before that write, unless it has been updated in place
+    /// by then: what its writer would make is not what it holds, so it stays and the new copy is
+    /// dropped. What is there from the start and is never used is freed at once.
+    pub fn of_order(graph: &Graph, order: &[NodeId]) -> Schedule {
+        let mut needed = vec![false; graph.storages().len()];
+        for s in graph.outputs() {
+            needed[s.index()] = true;
+        }
+        let updated_at = first_updates(graph, order);
+        let freeable = |s: StorageId| !graph.storage(s).role.is_persistent();
+        // From the end, where it is known what is needed later; turned round at last.
+        let mut steps = Vec::with_capacity(2 * order.len());
+        let mut frees = Vec::new();
+        let mut used = needed.clone();
+        for (at, &id) in order.iter().enumerate().rev() {
+            let node = graph.node(id);
+            for s in node.reads.iter().chain(&node.writes) {
+                used[s.index()] = true;
+            }
+            for &w in &node.writes {
+                if !needed[w.index()] && freeable(w) {
+                    frees.push(w);
+                }
+                needed[w.index()] &= updated_at[w.index()] < at;
+            }
+            for &r in &node.reads {
+                if !needed[r.index()] && freeable(r) {
+                    frees.push(r);
+                }
+                needed[r.index()] = true;
+            }
+            steps.extend(frees.drain(..).rev().map(Step::Free));
+            steps.push(Step::Run(id));
+        }
+        let unused = |s: &StorageId| !used[s.index()] && freeable(*s);
+        let mut at_once: Vec<StorageId> = graph.sources().filter(unused).collect();
+        at_once.reverse();
+        steps.extend(at_once.into_iter().map(Step::Free));
+        steps.reverse();
+        steps.into()
+    }
+
+    /// The nodes that it runs, in order.
+    pub fn runs(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.steps.iter().filter_map(|step| match *step {
+            Step::Run(node) => Some(node),
+            Step::Free(_) | Step::Offload(_) | Step::Fetch(_) => None,
+        })
+    }
+
+    /// Whether it moves anything, or finds anything in a store.
+    pub fn has_transfers(&self) -> bool {
+        let moves = |step: &Step| matches!(step, Step::Offload(_) | Step::Fetch(_));
+        !self.stored_at_start.is_empty() || self.steps.iter().any(moves)
+    }
 }
 
 /// Where each storage is first updated in place; past the end if nowhere.
@@ -90,11 +171,11 @@ mod tests {
         .expect("a graph");
         let run = |n| Step::Run(NodeId(n));
         let s2 = Step::Free(StorageId(2));
-        let steps = with_frees(&graph, &[1, 2, 1, 3].map(NodeId));
-        assert_eq!(steps, [run(1), s2, run(2), run(1), run(3), s2]);
+        let schedule = Schedule::of_order(&graph, &[1, 2, 1, 3].map(NodeId));
+        assert_eq!(schedule.steps, [run(1), s2, run(2), run(1), run(3), s2]);
         // The second `make` needs s1 twice: 1 + 2 + 2 + 4.
-        let timeline = crate::Timeline::new(&graph, &steps).expect("valid");
-        assert_eq!(timeline.peak, crate::Bytes(9));
+        let timeline = crate::Timeline::new(&graph, &schedule).expect("valid");
+        assert_eq!(timeline.peak, Bytes(9));
     }
 
     #[test]
@@ -110,7 +191,7 @@ mod tests {
         )
         .expect("a graph");
         let free = |s| Step::Free(StorageId(s));
-        let steps = with_frees(&graph, &[NodeId(1)]);
-        assert_eq!(steps, [free(1), Step::Run(NodeId(1)), free(2)]);
+        let schedule = Schedule::of_order(&graph, &[NodeId(1)]);
+        assert_eq!(schedule.steps, [free(1), Step::Run(NodeId(1)), free(2)]);
     }
 }

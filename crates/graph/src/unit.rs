@@ -1,4 +1,4 @@
-//! Units as types: bytes are whole, times are microseconds.
+//! Units as types: bytes are whole, times are microseconds, rates are bytes per microsecond.
 //!
 //! `+`, `-` and sums of [`Bytes`] are those of `u64`: a debug build checks them, a release build
 //! does not. For sizes of a graph there is no need, since [`Graph::new`](crate::Graph::new) bounds
@@ -142,6 +142,26 @@ impl fmt::Display for Micros {
     }
 }
 
+/// How fast bytes are moved, in bytes per microsecond. Prints as a data sheet does (`25.0 GB/s`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
+pub struct Rate(pub f64);
+
+impl Rate {
+    /// The plain number of bytes per microsecond.
+    pub fn get(self) -> f64 {
+        self.0
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            rate if rate < 1e3 => write!(f, "{rate:.1} MB/s"),
+            rate => write!(f, "{:.1} GB/s", rate / 1e3),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -159,6 +179,12 @@ mod tests {
         check(1024 * 1024 - 1, "1.00 MiB");
         check(3 << 29, "1.50 GiB");
         check(u64::MAX, "16777216.00 TiB");
+    }
+
+    #[test]
+    fn rates_print_as_a_data_sheet_does() {
+        assert_eq!(Rate(25_000.0).to_string(), "25.0 GB/s");
+        assert_eq!(Rate(87.5).to_string(), "87.5 MB/s");
     }
 
     #[test]

@@ -358,7 +358,7 @@ fn bad_plans() {
 fn schedules_that_cannot_be_replayed() {
     let graph = Graph::from_json(VALID).expect("valid");
     let check = |steps: &[Step], expected: &str| {
-        let message = Timeline::new(&graph, steps)
+        let message = Timeline::new(&graph, &steps.to_vec().into())
             .expect_err(expected)
             .to_string();
         assert!(

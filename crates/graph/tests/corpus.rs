@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rekindle_graph::{Graph, Plan, Step, Timeline, read_graph, with_frees};
+use rekindle_graph::{Graph, Plan, Schedule, Step, Timeline, read_graph};
 
 /// What the neutral judge printed for each graph: peak in bytes, time in microseconds.
 const EXPECTED: [(&str, u64, f64); 9] = [
@@ -90,7 +90,8 @@ fn graphs_and_plans_survive_the_round_trip() {
             budget: timeline.peak,
             peak: timeline.peak,
             time: timeline.time,
-            steps: with_frees(&graph, &graph.natural_order()),
+            digest: Some(graph.digest()),
+            schedule: Schedule::plain(&graph),
         };
         assert_eq!(Plan::from_json(&plan.to_json()), Ok(plan));
     }
@@ -100,9 +101,9 @@ fn graphs_and_plans_survive_the_round_trip() {
 fn the_plain_step_frees_everything_but_outputs_and_what_is_persistent() {
     for path in graphs_in(&root().join("corpus")) {
         let graph = read_graph(&path).expect("loads");
-        let steps = with_frees(&graph, &graph.natural_order());
+        let schedule = Schedule::plain(&graph);
         let mut live: Vec<bool> = vec![true; graph.storages().len()];
-        for step in &steps {
+        for step in &schedule.steps {
             if let Step::Free(s) = step {
                 live[s.index()] = false;
             }

@@ -1,6 +1,6 @@
 //! Random damage to the bytes of a valid file never panics, and what still loads can be replayed.
 
-use rekindle_graph::{Graph, Plan, Timeline, with_frees};
+use rekindle_graph::{Graph, Plan, Schedule, Timeline};
 
 /// Enough to meet every branch of the reader many times, within a second.
 const ROUNDS: u64 = 20_000;
@@ -57,7 +57,7 @@ fn mutated_graphs_load_or_give_an_error() {
         match Graph::from_json(&text) {
             Ok(graph) => {
                 loaded += 1;
-                let steps = with_frees(&graph, &graph.natural_order());
+                let steps = Schedule::plain(&graph);
                 let replayed = Timeline::new(&graph, &steps);
                 assert!(replayed.is_ok(), "seed {seed}: {replayed:?} for {text}");
                 let again = Graph::from_json(&graph.to_json());
@@ -81,7 +81,7 @@ fn mutated_plans_load_or_give_an_error() {
         let text = mutate(plan, &mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
         if let Ok(plan) = Plan::from_json(&text) {
             // Either is fine; only a panic is not.
-            if let Err(error) = Timeline::new(&graph, &plan.steps) {
+            if let Err(error) = Timeline::new(&graph, &plan.schedule) {
                 assert!(!error.to_string().is_empty(), "seed {seed}");
             }
             assert_eq!(Plan::from_json(&plan.to_json()), Ok(plan), "seed {seed}");

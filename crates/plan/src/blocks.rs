@@ -58,7 +58,7 @@ fn block(name: &str) -> Option<&str> {
 mod tests {
     use super::*;
     use crate::testing::chain;
-    use rekindle_graph::{Graph, Step};
+    use rekindle_graph::Graph;
 
     #[test]
     fn a_block_is_the_name_up_to_its_first_number() {
@@ -86,10 +86,8 @@ mod tests {
     fn every_block_runs_again_from_its_input_and_nothing_else_does() {
         let graph = blocks();
         let draft = draft(&graph);
-        let runs = draft.steps.iter().filter_map(|step| match step {
-            Step::Run(id) => Some(graph.node(*id).name.as_str()),
-            Step::Free(_) => None,
-        });
+        let runs = draft.schedule.runs();
+        let runs = runs.map(|id| graph.node(id).name.as_str());
         // The last node of a block makes the next one's input, which is kept.
         let expected = "stem h.0.a h.0.b h.1.a h.1.b head b5 b4 h.1.a b3 b2 h.0.a b1 b0";
         assert_eq!(runs.collect::<Vec<_>>().join(" "), expected);
@@ -98,6 +96,6 @@ mod tests {
     #[test]
     fn without_blocks_nothing_is_dropped() {
         let graph = chain(6);
-        assert_eq!(draft(&graph).steps, Draft::plain(&graph).steps);
+        assert_eq!(draft(&graph).schedule, Draft::plain(&graph).schedule);
     }
 }

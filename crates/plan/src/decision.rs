@@ -5,7 +5,8 @@
 //! a strategy meant.
 
 use rekindle_graph::{
-    Bytes, Effect, Graph, Micros, NodeId, Phase, Plan, ScheduleError, Step, StorageId, Timeline,
+    Bytes, Effect, Graph, Micros, NodeId, Phase, Plan, Schedule, ScheduleError, Step, StorageId,
+    Timeline, replay,
 };
 
 use crate::activation::{Activation, for_each_activation};
@@ -86,12 +87,16 @@ impl Reason {
 /// # Errors
 /// If the plan is not a schedule of this graph.
 pub fn decisions(graph: &Graph, plan: &Plan) -> Result<Vec<Decision>, ScheduleError> {
-    let timeline = Timeline::new(graph, &plan.steps)?;
-    Ok(of_schedule(graph, &plan.steps, &timeline))
+    let timeline = Timeline::new(graph, &plan.schedule)?;
+    Ok(of_schedule(graph, &plan.schedule, &timeline))
 }
 
 /// The decision for each activation, ascending by storage.
-pub(crate) fn of_schedule(graph: &Graph, steps: &[Step], timeline: &Timeline) -> Vec<Decision> {
+pub(crate) fn of_schedule(
+    graph: &Graph,
+    schedule: &Schedule,
+    timeline: &Timeline,
+) -> Vec<Decision> {
     // What rebuilds each does not matter here, and would take most of the room.
     let mut activations = Vec::new();
     for_each_activation(graph, |activation| {
@@ -102,7 +107,7 @@ pub(crate) fn of_schedule(graph: &Graph, steps: &[Step], timeline: &Timeline) ->
         });
     });
     let natural = graph.natural_order();
-    let lives = lives(graph, steps);
+    let lives = lives(graph, schedule);
     let peaks = Peaks::new(timeline);
     let is_plain = timeline.recomputed() == 0;
     let price = |a: &Activation| a.recompute_time.get() / a.bytes.get().max(1) as f64;
@@ -157,18 +162,14 @@ struct Life {
     idle_to: usize,
 }
 
-fn lives(graph: &Graph, steps: &[Step]) -> Vec<Life> {
+fn lives(graph: &Graph, schedule: &Schedule) -> Vec<Life> {
     let mut lives = vec![Life::default(); graph.storages().len()];
-    let mut live = vec![false; graph.storages().len()];
     let mut ran = vec![false; graph.nodes().len()];
-    for (at, step) in steps.iter().enumerate() {
-        let id = match *step {
-            Step::Run(id) => id,
-            Step::Free(s) => {
-                live[s.index()] = false;
-                continue;
-            }
+    replay(graph, schedule, |moment| {
+        let Step::Run(id) = moment.step else {
+            return;
         };
+        let at = moment.id.index();
         let node = graph.node(id);
         let again = std::mem::replace(&mut ran[id.index()], true);
         for r in &node.reads {
@@ -181,15 +182,14 @@ fn lives(graph: &Graph, steps: &[Step]) -> Vec<Life> {
             }
             life.copy_read_backward |= life.made > 1 && node.phase == Phase::Backward;
         }
-        for w in &node.writes {
-            if !std::mem::replace(&mut live[w.index()], true) {
-                lives[w.index()].made += 1;
-                if lives[w.index()].idle_to == 0 {
-                    lives[w.index()].idle_from = at;
-                }
+        for w in moment.claimed {
+            lives[w.index()].made += 1;
+            if lives[w.index()].idle_to == 0 {
+                lives[w.index()].idle_from = at;
             }
         }
-    }
+    })
+    .expect("the schedule has been replayed");
     lives
 }
 
@@ -219,13 +219,12 @@ impl Peaks {
 mod tests {
     use super::*;
     use crate::testing::chain;
-    use rekindle_graph::with_frees;
 
     fn reasons(graph: &Graph, order: &[u32]) -> Vec<Reason> {
         let order: Vec<NodeId> = order.iter().copied().map(NodeId).collect();
-        let steps = with_frees(graph, &order);
-        let timeline = Timeline::new(graph, &steps).expect("valid");
-        let decisions = of_schedule(graph, &steps, &timeline);
+        let schedule = Schedule::of_order(graph, &order);
+        let timeline = Timeline::new(graph, &schedule).expect("valid");
+        let decisions = of_schedule(graph, &schedule, &timeline);
         decisions.iter().map(|d| d.reason).collect()
     }
 

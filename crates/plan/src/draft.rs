@@ -1,6 +1,6 @@
 //! What a strategy hands to [`plan`](crate::plan): a schedule that nobody has checked yet.
 
-use rekindle_graph::{Graph, Micros, NodeId, Phase, Step, Timeline, with_frees};
+use rekindle_graph::{Graph, Micros, NodeId, Phase, Schedule, Timeline};
 
 use crate::{PlanError, Strategy};
 
@@ -9,7 +9,7 @@ pub(crate) struct Draft {
     /// Under the budget if the strategy found such a schedule, otherwise the lowest that it
     /// reached. Frees may be missing: only the runs count, see
     /// [`freeing_after_last_use`](Draft::freeing_after_last_use).
-    pub(crate) steps: Vec<Step>,
+    pub(crate) schedule: Schedule,
     /// No schedule under the budget takes less time than this.
     pub(crate) time_bound: Micros,
     /// Whether the bound is the best that can be shown.
@@ -29,7 +29,7 @@ impl Draft {
     /// The schedule that runs `order` and frees every storage after its last use.
     pub(crate) fn of_order(graph: &Graph, order: &[NodeId]) -> Draft {
         Draft {
-            steps: with_frees(graph, order),
+            schedule: Schedule::of_order(graph, order),
             time_bound: least_time(graph),
             is_bound_best: false,
             work: order.len() as u64,
@@ -40,12 +40,9 @@ impl Draft {
     /// The same runs with every storage freed right after its last use. This is never higher than
     /// the schedule as it was, and it is what the rewritten graph does.
     pub(crate) fn freeing_after_last_use(self, graph: &Graph) -> Draft {
-        let runs = self.steps.iter().filter_map(|step| match *step {
-            Step::Run(id) => Some(id),
-            Step::Free(_) => None,
-        });
+        let order: Vec<NodeId> = self.schedule.runs().collect();
         Draft {
-            steps: with_frees(graph, &runs.collect::<Vec<_>>()),
+            schedule: Schedule::of_order(graph, &order),
             ..self
         }
     }
@@ -55,7 +52,7 @@ impl Draft {
     /// # Errors
     /// If it cannot be replayed, which is the strategy's fault.
     pub(crate) fn replay(self, graph: &Graph, strategy: Strategy) -> Result<Replayed, PlanError> {
-        match Timeline::new(graph, &self.steps) {
+        match Timeline::new(graph, &self.schedule) {
             Ok(timeline) => Ok(Replayed {
                 draft: self,
                 timeline,

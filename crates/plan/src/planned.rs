@@ -127,11 +127,12 @@ pub(crate) fn finish(
     }
     let plan = Plan {
         graph: graph.name().into(),
+        digest: Some(graph.digest()),
         strategy: Some(strategy.name().into()),
         budget,
         peak: timeline.peak,
         time: timeline.time,
-        steps: draft.steps,
+        schedule: draft.schedule,
     };
     let audit = verify(graph, &plan).map_err(|violations| PlanError::Rejected {
         strategy: strategy.name(),
@@ -147,7 +148,7 @@ pub(crate) fn finish(
     };
     let (peak_node, incompressible) = at_peak(graph, &plan, &timeline);
     Ok(Planned {
-        decisions: decision::of_schedule(graph, &plan.steps, &timeline),
+        decisions: decision::of_schedule(graph, &plan.schedule, &timeline),
         status: Status::new(plan.time, bound, natural.time, draft.stopped),
         lower_bound: bound,
         stats: Stats {
@@ -164,9 +165,13 @@ pub(crate) fn finish(
 
 /// Which node runs at the peak, and what it cannot do without.
 fn at_peak(graph: &Graph, plan: &Plan, timeline: &Timeline) -> (Option<NodeId>, Bytes) {
-    match timeline.peak_step.map(|step| plan.steps[step.index()]) {
+    match timeline
+        .peak_step
+        .map(|step| plan.schedule.steps[step.index()])
+    {
         Some(Step::Run(id)) => (Some(id), floor_at(graph, id)),
-        // A free is never higher than the run before it, so this is the start of the step.
-        Some(Step::Free(_)) | None => (None, timeline.start),
+        // Nothing runs at the start, nor while something is fetched; a free is never the first to
+        // be as high.
+        Some(Step::Free(_) | Step::Offload(_) | Step::Fetch(_)) | None => (None, timeline.start),
     }
 }

@@ -40,16 +40,14 @@ mod tests {
     fn nine_nodes_make_three_segments_and_each_runs_again_from_its_boundary() {
         let graph = chain(9);
         let draft = draft(&graph);
-        let runs = draft.steps.iter().filter_map(|step| match step {
-            rekindle_graph::Step::Run(id) => Some(graph.node(*id).name.as_str()),
-            rekindle_graph::Step::Free(_) => None,
-        });
+        let runs = draft.schedule.runs();
+        let runs = runs.map(|id| graph.node(id).name.as_str());
         let runs: Vec<&str> = runs.collect();
         // Segments f0–f2, f3–f5, f6–f8; f2 and f5 cross and are kept, so they do not run again.
         let expected = "f0 f1 f2 f3 f4 f5 f6 f7 f8 b8 b7 b6 b5 f3 f4 b4 b3 b2 f0 f1 b1 b0";
         assert_eq!(runs.join(" "), expected);
         // Highest at b8: the input, f2, f5, f6, f7, f8 and the new gradient.
-        let timeline = Timeline::new(&graph, &draft.steps).expect("valid");
+        let timeline = Timeline::new(&graph, &draft.schedule).expect("valid");
         assert_eq!(timeline.peak.get(), 1 + 6 * 10);
         assert_eq!(Timeline::natural(&graph).peak.get(), 1 + 10 * 10);
     }

@@ -193,7 +193,7 @@ fn check(graph: &Graph, budget: u64) {
             let name = graph.name();
             assert_eq!(planned.plan.time.get(), least as f64, "{name} at {budget}");
             assert!(planned.lower_bound.get() <= least as f64);
-            let runs = planned.plan.steps.iter();
+            let runs = planned.plan.schedule.steps.iter();
             assert!(runs.filter(|s| matches!(s, Step::Run(_))).count() > 0);
         }
         (None, Err(PlanError::Infeasible(_))) => {}

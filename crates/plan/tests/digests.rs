@@ -36,6 +36,8 @@ fn digest(steps: &[Step]) -> u64 {
         let (kind, id) = match *step {
             Step::Run(n) => (0u32, n.0),
             Step::Free(s) => (1, s.0),
+            Step::Offload(s) => (2, s.0),
+            Step::Fetch(s) => (3, s.0),
         };
         [kind.to_le_bytes(), id.to_le_bytes()].concat()
     });
@@ -51,7 +53,7 @@ fn row(graph: &Graph, strategy: Strategy, effort: Effort, share: u64) -> String 
     let found = match plan(graph, budget, &options, &mut NoWatch) {
         Ok(planned) => {
             let plan = planned.plan;
-            let digest = digest(&plan.steps);
+            let digest = digest(&plan.schedule.steps);
             format!("{},{},{digest:016x}", plan.peak.get(), plan.time.get())
         }
         Err(PlanError::Infeasible(infeasible)) => {

@@ -3,7 +3,7 @@
 //! In: a graph and its analysis. Out: one [`Breakdown`] for each rank, whose total is that node's
 //! peak.
 
-use rekindle_graph::{Bytes, Graph, Phase, Step, StorageId, with_frees};
+use rekindle_graph::{Bytes, Graph, Schedule, Step, StorageId, replay};
 
 use crate::analysis::Analysis;
 use crate::kind::Kind;
@@ -33,23 +33,23 @@ impl Breakdown {
 pub fn breakdowns(graph: &Graph, analysis: &Analysis) -> Vec<Breakdown> {
     let kind = |s: StorageId| analysis.storage_kinds[s.index()] as usize;
     let mut now = Breakdown::default();
-    for node in graph.nodes().iter().filter(|n| n.phase == Phase::Input) {
-        for &w in &node.writes {
-            now.by_kind[kind(w)] += graph.storage(w).bytes;
-        }
+    for s in graph.sources() {
+        now.by_kind[kind(s)] += graph.storage(s).bytes;
     }
     let mut breakdowns = vec![now; graph.nodes().len()];
-    for step in with_frees(graph, &graph.natural_order()) {
-        match step {
+    replay(graph, &Schedule::plain(graph), |moment| {
+        for &s in moment.claimed {
+            now.by_kind[kind(s)] += graph.storage(s).bytes;
+        }
+        match moment.step {
             Step::Run(id) => {
-                for &w in &graph.node(id).writes {
-                    now.by_kind[kind(w)] += graph.storage(w).bytes;
-                }
-                let scratch = graph.node(id).workspace;
+                let scratch = moment.scratch;
                 breakdowns[id.index()] = Breakdown { scratch, ..now };
             }
             Step::Free(s) => now.by_kind[kind(s)] -= graph.storage(s).bytes,
+            Step::Offload(_) | Step::Fetch(_) => {}
         }
-    }
+    })
+    .expect("a checked graph's own order can be replayed");
     breakdowns
 }

@@ -7,7 +7,7 @@
 use std::time::Instant;
 
 use rekindle_engine::{Engine, Layout, Observer, StepContext, lower};
-use rekindle_graph::{Bytes, Graph, Micros, NodeId, StorageId, with_frees};
+use rekindle_graph::{Bytes, Graph, Micros, NodeId, Schedule, StorageId};
 use rekindle_program::Program;
 
 use crate::ProfileError;
@@ -53,7 +53,7 @@ impl Limited {
                 Err(_) => break,
             };
             let order = lower(&swapped.program, threads);
-            let steps = with_frees(&order, &order.natural_order());
+            let steps = Schedule::plain(&order).steps;
             let arena = Layout::new(&swapped.program, &steps, threads)?
                 .predicted()
                 .arena;

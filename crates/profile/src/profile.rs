@@ -3,7 +3,7 @@
 //! Plain data, as it stands in the two CSV files. [`Profile::new`] puts it together from a graph
 //! with measured times; `files` writes and reads it.
 
-use rekindle_graph::{Bytes, Graph, Micros, NodeId, Phase, Step, Timeline, with_frees};
+use rekindle_graph::{Bytes, Graph, Micros, NodeId, Phase, Schedule, Step, replay};
 
 use crate::analysis::Analysis;
 use crate::kind::{Gtype, Kind};
@@ -137,15 +137,14 @@ impl Profile {
 /// The highest bytes while each node runs in the plain step, by the byte timeline; for an input,
 /// which never runs, the bytes at the start.
 pub fn node_peaks(graph: &Graph) -> Vec<Bytes> {
-    let steps = with_frees(graph, &graph.natural_order());
-    let timeline =
-        Timeline::new(graph, &steps).expect("a checked graph's own order can be replayed");
-    let mut peaks = vec![timeline.start; graph.nodes().len()];
-    for (step, &during) in steps.iter().zip(&timeline.during) {
-        if let Step::Run(node) = step {
-            peaks[node.index()] = during;
+    let start = graph.sources().map(|s| graph.storage(s).bytes).sum();
+    let mut peaks = vec![start; graph.nodes().len()];
+    replay(graph, &Schedule::plain(graph), |moment| {
+        if let Step::Run(node) = moment.step {
+            peaks[node.index()] = moment.during;
         }
-    }
+    })
+    .expect("a checked graph's own order can be replayed");
     peaks
 }
 

@@ -2,7 +2,7 @@
 
 mod toy;
 
-use rekindle_graph::{Bytes, Effect, Graph, Micros, NodeId, Phase, Role, Timeline, with_frees};
+use rekindle_graph::{Bytes, Effect, Graph, Micros, NodeId, Phase, Role, Schedule, Timeline};
 use rekindle_profile::{
     Analysis, Boundaries, Kind, active_mem, inactive_times, node_peaks, recomputations,
 };
@@ -262,7 +262,7 @@ fn node_peaks_are_those_of_the_byte_timeline() {
 #[test]
 fn memory_rises_through_the_forward_pass_and_falls_through_the_backward_pass() {
     let graph = perceptron();
-    let steps = with_frees(&graph, &graph.natural_order());
+    let steps = Schedule::plain(&graph).steps;
     let timeline = Timeline::natural(&graph);
     let after = |phase| {
         let mut level = Vec::new();

@@ -65,8 +65,10 @@ impl Graph {
 
     /// The highest bytes while each node of the plain step runs, in order.
     fn timeline(&self) -> Vec<u64> {
-        let steps = rekindle_graph::with_frees(&self.graph, &self.graph.natural_order());
-        runs(&steps, &self.timeline)
+        runs(
+            &rekindle_graph::Schedule::plain(&self.graph),
+            &self.timeline,
+        )
     }
 
     fn __repr__(&self) -> String {
@@ -80,8 +82,8 @@ impl Graph {
 }
 
 /// The bytes during each run of a schedule, without the frees between them.
-pub(crate) fn runs(steps: &[rekindle_graph::Step], timeline: &Timeline) -> Vec<u64> {
-    let during = steps.iter().zip(&timeline.during);
+pub(crate) fn runs(schedule: &rekindle_graph::Schedule, timeline: &Timeline) -> Vec<u64> {
+    let during = schedule.steps.iter().zip(&timeline.during);
     let runs = during.filter(|(step, _)| matches!(step, rekindle_graph::Step::Run(_)));
     runs.map(|(_, bytes)| bytes.get()).collect()
 }

@@ -85,13 +85,16 @@ impl Plan {
         })
     }
 
-    /// `("run", node)` and `("free", storage)`, in order.
+    /// `("run", node)`, and `("free", storage)`, `("offload", storage)` and `("fetch", storage)`, in
+    /// order.
     fn steps(&self) -> Vec<(&'static str, u32)> {
         let pair = |step: &Step| match *step {
             Step::Run(node) => ("run", node.0),
             Step::Free(storage) => ("free", storage.0),
+            Step::Offload(storage) => ("offload", storage.0),
+            Step::Fetch(storage) => ("fetch", storage.0),
         };
-        self.plan.steps.iter().map(pair).collect()
+        self.plan.schedule.steps.iter().map(pair).collect()
     }
 
     /// What becomes of each activation of `graph`, ascending by storage.
@@ -104,14 +107,14 @@ impl Plan {
 
     /// The highest bytes during each run, in order.
     fn timeline(&self, py: Python<'_>, graph: &Graph) -> PyResult<Vec<u64>> {
-        let timeline = Timeline::new(&graph.graph, &self.plan.steps);
+        let timeline = Timeline::new(&graph.graph, &self.plan.schedule);
         let timeline = timeline.map_err(|error| invalid(py, error))?;
-        Ok(runs(&self.plan.steps, &timeline))
+        Ok(runs(&self.plan.schedule, &timeline))
     }
 
     fn __repr__(&self) -> String {
         let plan = &self.plan;
-        let steps = plan.steps.len();
+        let steps = plan.schedule.steps.len();
         format!(
             "<rekindle.Plan: {steps} steps, peak {}, {}>",
             plan.peak, plan.time

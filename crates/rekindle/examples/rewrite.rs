@@ -58,10 +58,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // A plan that forgets its first free is not what it says, and the checker names it.
     let mut damaged = planned;
     let first = damaged
+        .schedule
         .steps
         .iter()
         .position(|s| matches!(s, Step::Free(_)));
-    damaged.steps.remove(first.ok_or("a plan frees something")?);
+    damaged
+        .schedule
+        .steps
+        .remove(first.ok_or("a plan frees something")?);
     match verify(&graph, &damaged) {
         Err(violations) => println!("damaged: {violations}"),
         Ok(_) => return Err("the damage was not seen".into()),

@@ -10,7 +10,7 @@
 //! was verified, step by step. It is never replaced by another.
 
 use rekindle_engine::{Engine, Layout, Peak, lower};
-use rekindle_graph::{Bytes, Graph, NodeId, Step, with_frees};
+use rekindle_graph::{Bytes, Graph, NodeId, Schedule, Step};
 use rekindle_models::Model;
 use rekindle_plan::{NoWatch, Options, PlanError, Planned, Watch, plan};
 use rekindle_profile::MeasureOptions;
@@ -82,7 +82,7 @@ const MARGIN: u64 = 4;
 /// None for a program that the builder made.
 pub fn plain_peak(model: &Model, threads: usize) -> Result<Peak, Error> {
     let graph = lower(&model.program, threads);
-    let steps = with_frees(&graph, &graph.natural_order());
+    let steps = Schedule::plain(&graph).steps;
     Ok(Layout::new(&model.program, &steps, threads)?.predicted())
 }
 
@@ -195,8 +195,8 @@ impl Fitted {
         };
         let audit = verify_rewritten(graph, &planned.plan, &rewritten.graph, origins)?;
         let schedule = schedule(graph, &rewritten);
-        if schedule != planned.plan.steps {
-            let pairs = schedule.iter().zip(&planned.plan.steps);
+        if schedule != planned.plan.schedule.steps {
+            let pairs = schedule.iter().zip(&planned.plan.schedule.steps);
             let step = pairs.take_while(|(ours, planned)| ours == planned).count();
             return Err(Error::NotAsPlanned { step });
         }
@@ -253,5 +253,5 @@ fn order(rewritten: &Rewritten) -> Vec<NodeId> {
 
 /// The rewritten graph as steps on the program: its order, everything freed after its last use.
 fn schedule(graph: &Graph, rewritten: &Rewritten) -> Vec<Step> {
-    with_frees(graph, &order(rewritten))
+    Schedule::of_order(graph, &order(rewritten)).steps
 }

@@ -9,7 +9,7 @@
 //! that trains lets go of each gradient as soon as it is used. One engine exists at a time.
 
 use rekindle_engine::{Engine, lower};
-use rekindle_graph::{NodeId, StorageId, with_frees};
+use rekindle_graph::{NodeId, Schedule, StorageId};
 use rekindle_models::{Model, Values};
 
 use crate::checkpoint::persistent;
@@ -97,7 +97,7 @@ pub fn check_numbers_from(
 
     let gradients: Vec<StorageId> = model.gradients.iter().map(|&(_, g)| g).collect();
     let mut run_keeping = |order: &[NodeId]| {
-        let steps_of = with_frees(&lower(&keeping.program, threads), order);
+        let steps_of = Schedule::of_order(&lower(&keeping.program, threads), order).steps;
         let program = &keeping.program;
         let engine = Engine::with_schedule(program, &steps_of, threads, seed, &mut |_, _| {})?;
         run.of(&keeping, engine, gradients.clone())

@@ -7,7 +7,7 @@
 //! and nothing else.
 
 use rekindle_engine::{Engine, EngineError, Spill, SpillError, lower};
-use rekindle_graph::{Bytes, Graph, Micros, with_frees};
+use rekindle_graph::{Bytes, Graph, Micros, Schedule};
 use rekindle_models::Model;
 use rekindle_plan::{Effort, NoWatch, Options, Strategy};
 use rekindle_profile::{MeasureOptions, Progress, measure};
@@ -97,7 +97,7 @@ pub fn plain_engine(
     watch: &mut dyn FnMut(Preparing),
 ) -> Result<Engine, EngineError> {
     let graph = lower(&model.program, options.threads);
-    let steps = with_frees(&graph, &graph.natural_order());
+    let steps = Schedule::plain(&graph).steps;
     let mut ready = |ready, arena| watch(Preparing::Memory { ready, arena });
     let (program, threads) = (&model.program, options.threads);
     Engine::with_schedule(program, &steps, threads, options.seed, &mut ready)

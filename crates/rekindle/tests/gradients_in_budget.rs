@@ -17,7 +17,8 @@ fn tightest(program: &Program) -> Planned {
 
 fn set_up(program: &Program) -> Engine {
     let planned = tightest(program);
-    let engine = Engine::with_schedule(program, &planned.plan.steps, 1, 0, &mut |_, _| {}).unwrap();
+    let engine =
+        Engine::with_schedule(program, &planned.plan.schedule.steps, 1, 0, &mut |_, _| {}).unwrap();
     assert_eq!(engine.predicted().live, planned.plan.peak);
     engine
 }

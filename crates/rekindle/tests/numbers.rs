@@ -73,7 +73,7 @@ fn fitted(model: &Model, room: Room, options: &FitOptions) -> Fitted {
         "the checker and the engine agree"
     );
     assert_eq!(
-        fitted.schedule, fitted.planned.plan.steps,
+        fitted.schedule, fitted.planned.plan.schedule.steps,
         "what was verified is what runs"
     );
     fitted

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rekindle_graph::{
-    Graph, GraphError, GraphParts, Node, NodeId, Phase, Plan, Role, ScheduleError, Step, Storage,
-    StorageId, Timeline,
+    Graph, GraphError, GraphParts, Node, NodeId, Phase, Plan, Role, ScheduleError, Step, StepId,
+    Storage, StorageId, Timeline, WrongGraph,
 };
 
 use crate::Extraction;
@@ -29,8 +29,10 @@ pub struct Rewritten {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)] // The messages say what the fields are.
 pub enum RewriteError {
-    #[error("the plan is for the graph \"{plan}\", this is \"{graph}\"")]
-    WrongGraph { plan: String, graph: String },
+    #[error(transparent)]
+    WrongGraph(#[from] WrongGraph),
+    #[error("{0}: the plan moves storages to a store, and only runs and frees can be rewritten")]
+    Transfer(StepId),
     #[error("the plan is not valid for this graph: {0}")]
     Plan(#[from] ScheduleError),
     #[error("the rewritten graph does not fit in the format: {0}")]
@@ -42,18 +44,16 @@ pub enum RewriteError {
 /// # Errors
 /// If the plan is not valid for the graph.
 pub fn rewrite(graph: &Graph, plan: &Plan) -> Result<Rewritten, RewriteError> {
-    if !plan.graph.is_empty() && plan.graph != graph.name() {
-        return Err(RewriteError::WrongGraph {
-            plan: plan.graph.clone(),
-            graph: graph.name().into(),
-        });
-    }
-    let runs = Timeline::new(graph, &plan.steps)?.runs;
+    plan.check_graph(graph)?;
+    let runs = Timeline::new(graph, &plan.schedule)?.runs;
     let mut walk = Walk::new(graph, &runs);
-    for step in &plan.steps {
+    for (at, step) in plan.schedule.steps.iter().enumerate() {
         match *step {
             Step::Run(id) => walk.run(id),
             Step::Free(storage) => walk.latest[storage.index()] = None,
+            Step::Offload(_) | Step::Fetch(_) => {
+                return Err(RewriteError::Transfer(StepId::new(at)));
+            }
         }
     }
     walk.finish()

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use rekindle_graph::{
-    Bytes, Effect, Graph, GraphParts, Micros, Node, NodeId, Phase, Plan, Role, Storage, StorageId,
-    Timeline, read_graph, with_frees,
+    Bytes, Effect, Graph, GraphParts, Micros, Node, NodeId, Phase, Plan, Role, Schedule, Storage,
+    StorageId, Timeline, read_graph,
 };
 use rekindle_plan::{Effort, NoWatch, Options, Strategy, plan};
 use rekindle_rewrite::{RewriteError, Rewritten, dot, rewrite};
@@ -68,15 +68,16 @@ fn small() -> Graph {
 
 fn plan_of(graph: &Graph, order: &[u32]) -> Plan {
     let order: Vec<NodeId> = order.iter().copied().map(NodeId).collect();
-    let steps = with_frees(graph, &order);
-    let timeline = Timeline::new(graph, &steps).expect("valid");
+    let schedule = Schedule::of_order(graph, &order);
+    let timeline = Timeline::new(graph, &schedule).expect("valid");
     Plan {
         graph: graph.name().into(),
+        digest: None,
         strategy: None,
         budget: timeline.peak,
         peak: timeline.peak,
         time: timeline.time,
-        steps,
+        schedule,
     }
 }
 
@@ -174,12 +175,15 @@ fn an_output_that_is_still_live_is_written_to_a_storage_that_nobody_reads() {
     // pool runs again for its indices while its first output is still live: keep it by hand.
     let mut plan = plan_of(&graph, &[1, 2, 3, 4, 5, 6]);
     let at = plan
+        .schedule
         .steps
         .iter()
         .position(|s| *s == rekindle_graph::Step::Run(NodeId(3)))
         .expect("g runs");
-    plan.steps.insert(at, rekindle_graph::Step::Run(NodeId(2)));
-    let timeline = Timeline::new(&graph, &plan.steps).expect("wasteful, but valid");
+    plan.schedule
+        .steps
+        .insert(at, rekindle_graph::Step::Run(NodeId(2)));
+    let timeline = Timeline::new(&graph, &plan.schedule).expect("wasteful, but valid");
     (plan.budget, plan.peak, plan.time) = (timeline.peak, timeline.peak, timeline.time);
     let rewritten = check(&graph, &plan);
     assert!(rewritten.extractions.is_empty());
@@ -225,7 +229,7 @@ fn every_clone_gets_the_lowest_number_that_is_free() {
 fn a_plan_for_another_graph_and_an_invalid_plan_are_errors() {
     let graph = small();
     let mut plan = plan_of(&graph, &[1, 2, 3, 4, 5, 6]);
-    plan.steps.remove(0);
+    plan.schedule.steps.remove(0);
     assert!(matches!(rewrite(&graph, &plan), Err(RewriteError::Plan(_))));
     plan.graph = "other".into();
     assert!(matches!(

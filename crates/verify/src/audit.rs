@@ -34,19 +34,16 @@ pub fn times_agree(said: Micros, found: Micros) -> bool {
 /// # Errors
 /// Every violation: by step, then those of the end of the step, then false statements.
 pub fn verify(graph: &Graph, plan: &Plan) -> Result<Audit, Violations> {
-    let replayed = values::replay(graph, &plan.steps);
-    let measured = bytes::measure(graph, &plan.steps, plan.budget);
+    let replayed = values::replay(graph, &plan.schedule.steps);
+    let measured = bytes::measure(graph, &plan.schedule.steps, plan.budget);
 
     let mut by_step = replayed.at_steps;
     by_step.extend(measured.over_budget);
     by_step.sort_by_key(|&(step, _)| step);
 
     let mut found = Vec::new();
-    if !plan.graph.is_empty() && plan.graph != graph.name() {
-        found.push(Violation::WrongGraph {
-            plan: plan.graph.clone(),
-            graph: graph.name().into(),
-        });
+    if let Err(wrong) = plan.check_graph(graph) {
+        found.push(Violation::WrongGraph(wrong));
     }
     if measured.peak_step.is_none() && measured.peak > plan.budget {
         found.push(Violation::StartOverBudget {

@@ -54,6 +54,7 @@ pub(crate) fn measure(graph: &Graph, steps: &[Step], budget: Bytes) -> Measured 
                 }
                 before
             }
+            Step::Offload(_) | Step::Fetch(_) => continue,
         };
         let step = StepId::new(i);
         if during > peak {

@@ -9,7 +9,7 @@
 //! has the original's role. A later copy has it too, unless that is persistent: then the first copy
 //! is still there, and the later one must go, as `other`.
 
-use rekindle_graph::{Bytes, Graph, Node, NodeId, Phase, Plan, Role, Step, Storage, StorageId};
+use rekindle_graph::{Bytes, Graph, Node, NodeId, Phase, Plan, Role, Storage, StorageId};
 
 use crate::{Audit, Violation, Violations, verify};
 
@@ -106,14 +106,7 @@ impl Check<'_> {
     /// The runs are the plan's runs, one by one; the inputs are the graph's inputs.
     fn runs(&self, plan: &Plan, found: &mut Vec<Violation>) {
         let runs = |graph: &Graph| graph.natural_order();
-        let expected: Vec<NodeId> = plan
-            .steps
-            .iter()
-            .filter_map(|step| match *step {
-                Step::Run(id) => Some(id),
-                Step::Free(_) => None,
-            })
-            .collect();
+        let expected: Vec<NodeId> = plan.schedule.runs().collect();
         let actual = runs(self.rewritten);
         if actual.len() != expected.len() {
             found.push(Violation::RunCount {

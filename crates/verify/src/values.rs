@@ -34,6 +34,11 @@ pub(crate) fn replay(graph: &Graph, steps: &[Step]) -> Replayed {
         match step {
             Step::Run(node) => values.run(StepId::new(i), node),
             Step::Free(storage) => values.free(StepId::new(i), storage),
+            Step::Offload(storage) | Step::Fetch(storage) => {
+                let step = StepId::new(i);
+                let transfer = Violation::Transfer { step, storage };
+                values.found.push((step, transfer));
+            }
         }
     }
     let at_end = values.end();

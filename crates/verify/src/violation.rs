@@ -1,13 +1,15 @@
 //! What a plan can do wrong, by name.
 
-use rekindle_graph::{Bytes, Micros, Role, StepId, StorageId};
+use rekindle_graph::{Bytes, Micros, Role, StepId, StorageId, WrongGraph};
 
 /// One broken rule.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[allow(missing_docs)] // The messages say what the fields are.
 pub enum Violation {
-    #[error("the plan is for the graph \"{plan}\", this is \"{graph}\"")]
-    WrongGraph { plan: String, graph: String },
+    #[error(transparent)]
+    WrongGraph(WrongGraph),
+    #[error("{step}: moves {storage}, and plans that move storages cannot be checked yet")]
+    Transfer { step: StepId, storage: StorageId },
     #[error("{step}: there is no node {node}")]
     UnknownNode { step: StepId, node: u32 },
     #[error("{step}: there is no storage {storage}")]

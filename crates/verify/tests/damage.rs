@@ -1,8 +1,8 @@
 //! A valid plan passes with the numbers worked out by hand; each kind of damage is named.
 
 use rekindle_graph::{
-    Bytes, Effect, Graph, GraphParts, Micros, Node, NodeId, Phase, Plan, Role, Step, StepId,
-    Storage, StorageId,
+    Bytes, Effect, Graph, GraphParts, Micros, Node, NodeId, Phase, Plan, Role, Schedule, Step,
+    StepId, Storage, StorageId, WrongGraph,
 };
 use rekindle_verify::{Violation, verify};
 
@@ -110,11 +110,12 @@ fn free(storage: u32) -> Step {
 fn valid() -> Plan {
     Plan {
         graph: "step".into(),
+        digest: None,
         strategy: None,
         budget: Bytes(43),
         peak: Bytes(43),
         time: Micros(21.0),
-        steps: vec![
+        schedule: vec![
             run(CONV),
             run(TRACK),
             run(RELU),
@@ -131,13 +132,14 @@ fn valid() -> Plan {
             free(GA),
             run(SGD),
             free(GW),
-        ],
+        ]
+        .into(),
     }
 }
 
 /// The one position of `step` in the valid plan, counted from its `nth` (0 is the first).
 fn position(step: Step, nth: usize) -> usize {
-    let steps = valid().steps;
+    let steps = valid().schedule.steps;
     let mut found = (0..steps.len()).filter(|&i| steps[i] == step);
     found.nth(nth).expect("the valid plan has this step")
 }
@@ -189,7 +191,7 @@ fn a_dropped_recomputation() {
     };
     check(
         |plan| {
-            plan.steps.remove(at);
+            plan.schedule.steps.remove(at);
         },
         &[reads_dead, frees_dead, peak, time],
     );
@@ -204,7 +206,7 @@ fn a_free_that_comes_too_early() {
         name: "relu".into(),
     };
     // loss_back and the free of `b` change places.
-    check(|plan| plan.steps.swap(5, 6), &[expected]);
+    check(|plan| plan.schedule.steps.swap(5, 6), &[expected]);
 }
 
 #[test]
@@ -218,7 +220,7 @@ fn two_steps_in_the_wrong_order() {
         name: name.into(),
     };
     check(
-        |plan| plan.steps.swap(at, later),
+        |plan| plan.schedule.steps.swap(at, later),
         &[
             reads_dead("relu_back", at, GB, "loss_back"),
             reads_dead("loss_back", later, B, "relu"),
@@ -258,7 +260,7 @@ fn a_node_that_may_run_only_once_runs_twice() {
             found: Micros(22.0),
         },
     ];
-    check(|plan| plan.steps.insert(at, run(TRACK)), &expected);
+    check(|plan| plan.schedule.steps.insert(at, run(TRACK)), &expected);
 }
 
 #[test]
@@ -266,8 +268,8 @@ fn a_reader_after_the_updater() {
     // The weight moves before conv runs again with it.
     let (again, sgd) = (position(run(CONV), 1), position(run(SGD), 0));
     let damage = |plan: &mut Plan| {
-        let step = plan.steps.remove(sgd);
-        plan.steps.insert(again, step);
+        let step = plan.schedule.steps.remove(sgd);
+        plan.schedule.steps.insert(again, step);
     };
     let mut plan = valid();
     damage(&mut plan);
@@ -322,7 +324,7 @@ fn a_budget_below_what_is_there_from_the_start() {
         budget: Bytes(15),
         peak: Bytes(16),
         time: Micros(0.0),
-        steps: Vec::new(),
+        schedule: Schedule::default(),
         ..valid()
     };
     let found = verify(&graph(), &plan).expect_err("nothing fits").0;
@@ -341,13 +343,16 @@ fn a_missing_target_and_a_missing_update() {
         found: Micros(20.0),
     };
     let target = Violation::TargetNeverRan { node: "sgd".into() };
-    check(|plan| _ = plan.steps.remove(at), &[target, time.clone()]);
+    check(
+        |plan| _ = plan.schedule.steps.remove(at),
+        &[target, time.clone()],
+    );
     // `track` is no target, but the plain step moves the statistics.
     let at = position(run(TRACK), 0);
     let update = Violation::UpdateNeverRan {
         node: "track".into(),
     };
-    check(|plan| _ = plan.steps.remove(at), &[update, time]);
+    check(|plan| _ = plan.schedule.steps.remove(at), &[update, time]);
 }
 
 #[test]
@@ -356,7 +361,7 @@ fn an_output_that_is_freed() {
         storage: StorageId(LOSS),
         name: "loss".into(),
     };
-    check(|plan| plan.steps.push(free(LOSS)), &[expected]);
+    check(|plan| plan.schedule.steps.push(free(LOSS)), &[expected]);
 }
 
 #[test]
@@ -369,7 +374,7 @@ fn an_output_without_its_update() {
     parts.nodes[TRACK as usize].updates = vec![StorageId(A)];
     let graph = Graph::new(parts).expect("still valid");
     let mut plan = valid();
-    plan.steps.remove(position(free(A), 1));
+    plan.schedule.steps.remove(position(free(A), 1));
     let found = verify(&graph, &plan).expect_err("the output is stale").0;
     let expected = Violation::OutputStale {
         storage: StorageId(A),
@@ -381,47 +386,47 @@ fn an_output_without_its_update() {
 
 #[test]
 fn frees_of_what_is_dead_or_persistent() {
-    let end = valid().steps.len();
+    let end = valid().schedule.steps.len();
     let dead = Violation::FreesDead {
         step: step(end),
         storage: StorageId(GW),
         name: "conv_back".into(),
     };
-    check(|plan| plan.steps.push(free(GW)), &[dead]);
+    check(|plan| plan.schedule.steps.push(free(GW)), &[dead]);
     let persistent = Violation::FreesPersistent {
         step: step(end),
         storage: StorageId(W),
         name: "inputs".into(),
     };
-    check(|plan| plan.steps.push(free(W)), &[persistent]);
+    check(|plan| plan.schedule.steps.push(free(W)), &[persistent]);
 }
 
 #[test]
 fn ids_that_do_not_exist_and_inputs_that_run() {
-    let end = valid().steps.len();
+    let end = valid().schedule.steps.len();
     let no_node = Violation::UnknownNode {
         step: step(end),
         node: 99,
     };
-    check(|plan| plan.steps.push(run(99)), &[no_node]);
+    check(|plan| plan.schedule.steps.push(run(99)), &[no_node]);
     let no_storage = Violation::UnknownStorage {
         step: step(end),
         storage: StorageId(99),
     };
-    check(|plan| plan.steps.push(free(99)), &[no_storage]);
+    check(|plan| plan.schedule.steps.push(free(99)), &[no_storage]);
     let input = Violation::RunsInput {
         step: step(end),
         node: "inputs".into(),
     };
-    check(|plan| plan.steps.push(run(0)), &[input]);
+    check(|plan| plan.schedule.steps.push(run(0)), &[input]);
 }
 
 #[test]
 fn a_plan_for_another_graph() {
-    let expected = Violation::WrongGraph {
+    let expected = Violation::WrongGraph(WrongGraph {
         plan: "other".into(),
         graph: "step".into(),
-    };
+    });
     check(|plan| plan.graph = "other".into(), &[expected]);
 }
 
@@ -430,8 +435,8 @@ fn every_violation_is_reported_at_once() {
     let mut plan = valid();
     plan.budget = Bytes(30);
     plan.peak = Bytes(1);
-    plan.steps.push(free(W));
-    plan.steps.push(run(99));
+    plan.schedule.steps.push(free(W));
+    plan.schedule.steps.push(run(99));
     let found = verify(&graph(), &plan).expect_err("much is wrong");
     // Over 30 bytes: relu 33, loss_back 32, relu_back 34, conv again 35, conv_back 43, sgd 27 is
     // not.
@@ -445,7 +450,7 @@ fn every_violation_is_reported_at_once() {
 fn a_live_output_that_is_made_again_counts_twice_for_that_step() {
     // relu runs again for its mask while `b` is still live: 16 + a 8 + b 6 + mask 3 and 6 + 3 more.
     let mut plan = valid();
-    plan.steps.insert(position(free(A), 0), run(RELU));
+    plan.schedule.steps.insert(position(free(A), 0), run(RELU));
     plan.time = Micros(22.0);
     let audit = verify(&graph(), &plan).expect("wasteful, but valid");
     assert_eq!(audit.peak, Bytes(43));
@@ -459,4 +464,16 @@ fn a_live_output_that_is_made_again_counts_twice_for_that_step() {
         budget: Bytes(41),
     };
     assert_eq!(found[0], expected);
+}
+
+#[test]
+fn a_plan_for_another_graph_of_the_same_name() {
+    let mut parts = graph().into_parts();
+    parts.storages[0].bytes = Bytes(7);
+    let other = Graph::new(parts).expect("a graph").digest();
+    let expected = Violation::WrongGraph(WrongGraph {
+        plan: "step".into(),
+        graph: "step".into(),
+    });
+    check(|plan| plan.digest = Some(other), &[expected]);
 }

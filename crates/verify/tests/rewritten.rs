@@ -90,11 +90,12 @@ fn plan() -> Plan {
     let free = |storage| Step::Free(StorageId(storage));
     Plan {
         graph: "step".into(),
+        digest: None,
         strategy: None,
         budget: Bytes(29),
         peak: Bytes(29),
         time: Micros(5.0),
-        steps: vec![
+        schedule: vec![
             run(F),
             run(LOSS_FN),
             free(A),
@@ -103,7 +104,8 @@ fn plan() -> Plan {
             free(A),
             run(SGD),
             free(GW),
-        ],
+        ]
+        .into(),
     }
 }
 

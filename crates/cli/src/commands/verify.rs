@@ -65,7 +65,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     println!(
         "valid: {} steps, {} recomputations, peak {} of {}, time {}",
-        plan.steps.len(),
+        plan.schedule.steps.len(),
         audit.recomputed,
         audit.peak,
         plan.budget,

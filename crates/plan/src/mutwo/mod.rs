@@ -30,7 +30,7 @@ pub use activation_level::{
     plan_activations,
 };
 
-use rekindle_graph::{Bytes, Graph, NodeId, Timeline, with_frees};
+use rekindle_graph::{Bytes, Graph, NodeId, Schedule, Timeline};
 
 use crate::activation::{Activation, activations};
 use crate::draft::Draft;
@@ -80,7 +80,7 @@ pub(crate) fn draft(graph: &Graph, budget: Bytes, watch: &mut dyn Watch) -> Draf
 }
 
 fn peak(graph: &Graph, order: &[NodeId]) -> Bytes {
-    Timeline::new(graph, &with_frees(graph, order))
+    Timeline::new(graph, &Schedule::of_order(graph, order))
         .expect("every read has a write before it")
         .peak
 }

@@ -110,7 +110,10 @@ fn signed(bytes: Bytes) -> i64 {
 fn finished(model: &Model, best: &Found, work: u64, stopped: bool) -> Draft {
     let runs = best.order.iter().filter(|&&v| v as usize != model.source);
     Draft {
-        steps: runs.map(|&v| Step::Run(NodeId(v))).collect(),
+        schedule: runs
+            .map(|&v| Step::Run(NodeId(v)))
+            .collect::<Vec<_>>()
+            .into(),
         time_bound: Micros(model.least_time()),
         is_bound_best: false,
         work,

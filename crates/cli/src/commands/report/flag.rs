@@ -70,7 +70,7 @@ impl Reported {
         let mut plan = plan.clone();
         match read_graph(&folder.join(&name)) {
             Ok(known) if is_same_step(&known, graph) => {
-                plan.time = Timeline::new(&known, &plan.steps)?.time;
+                plan.time = Timeline::new(&known, &plan.schedule)?.time;
             }
             _ => self.add(&name, &graph.to_json())?,
         }

@@ -73,7 +73,7 @@ impl Folder {
         if text.contains("\"remat.graph/1\"") {
             let content = read_graph(&path)?;
             self.graphs.push(Found { path, content });
-        } else if text.contains("\"remat.plan/1\"") {
+        } else if text.contains("\"remat.plan/") {
             let content = read_plan(&path)?;
             self.plans.push(Found { path, content });
         }

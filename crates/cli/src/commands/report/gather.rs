@@ -1,13 +1,12 @@
 //! From what is in a folder to what the page shows.
 //!
-//! A graph is a step. A plan belongs to the graph on which its replay has the peak and the time
-//! that it promises, and a frontier to the graph whose plain peak is its largest budget, so nothing
+//! A graph is a step. A plan belongs to the graph whose digest it carries, and a frontier to the graph whose plain peak is its largest budget, so nothing
 //! depends on how files are called. Tables of a profile without a graph are a step too, of which
 //! less is known.
 
 use std::path::Path;
 
-use rekindle_graph::{Graph, Phase as GraphPhase, Plan, StorageId, Timeline, with_frees};
+use rekindle_graph::{Graph, Phase as GraphPhase, Plan, Schedule, StorageId, Timeline};
 use rekindle_plan::{Action, NoWatch, Options, Strategy, decisions};
 use rekindle_profile::{
     ActivationStats, Analysis, Gtype, Kind, Measured, NodeStats, Profile, Seconds, node_peaks,
@@ -15,7 +14,6 @@ use rekindle_profile::{
 use rekindle_report::page::{
     ActivationRow, Beside, DecisionRow, FrontierPoint, NodeRow, Page, Phase, StepReport, Tensor,
 };
-use rekindle_verify::times_agree;
 
 use super::folder::{Folder, Found};
 use super::missing::{of_graph, step_words, the_comparison, the_graph};
@@ -73,30 +71,20 @@ fn step_of(found: &Found<Graph>, folder: &Folder) -> anyhow::Result<StepReport> 
     let analysis = Analysis::new(graph);
     let (model, batch) = model_and_batch(&found.path, graph.name());
     let plain = Timeline::natural(graph);
-    let plain_steps = with_frees(graph, &graph.natural_order());
     let activations = activations(graph, &model, batch, &analysis, folder);
     let storages: Vec<StorageId> = analysis.activations.iter().map(|a| a.storage).collect();
     let mut schedules = vec![schedule(
         "plain".into(),
         graph,
-        &plain_steps,
-        &plain,
+        &Schedule::plain(graph),
         None,
         Vec::new(),
-    )];
+    )?];
     for plan in plans_of(graph, folder) {
-        let timeline = Timeline::new(graph, &plan.steps)?;
         let name = format!("{}, {}", strategy_of(plan), plan.budget);
         let decisions = decision_rows(graph, plan, &storages)?;
         let budget = Some(plan.budget.get());
-        schedules.push(schedule(
-            name,
-            graph,
-            &plan.steps,
-            &timeline,
-            budget,
-            decisions,
-        ));
+        schedules.push(schedule(name, graph, &plan.schedule, budget, decisions)?);
     }
     Ok(StepReport {
         name: display_name(&model, batch),
@@ -112,11 +100,11 @@ fn step_of(found: &Found<Graph>, folder: &Folder) -> anyhow::Result<StepReport> 
     })
 }
 
-/// The plans of `graph`: those whose replay is what they promise, of the search first.
+/// The plans of `graph`, of the search first. A plan without a digest belongs to the graph of its
+/// name, if it can be replayed on it.
 fn plans_of<'f>(graph: &Graph, folder: &'f Folder) -> Vec<&'f Plan> {
     let fits = |plan: &&Plan| {
-        Timeline::new(graph, &plan.steps)
-            .is_ok_and(|t| t.peak == plan.peak && times_agree(plan.time, t.time))
+        plan.check_graph(graph).is_ok() && Timeline::new(graph, &plan.schedule).is_ok()
     };
     let mut plans: Vec<&Plan> = folder
         .plans
@@ -383,35 +371,44 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_whose_time_is_rounded_belongs_to_its_graph() {
+    fn a_plan_belongs_to_the_graph_whose_digest_it_carries() {
         let text = r#"{"format": "remat.graph/1", "name": "step", "origin": "by hand",
             "storages": [{"bytes": 8, "role": "activation"}],
-            "nodes": [{"name": "f", "op": "f", "phase": "forward", "time_us": 3.3333333333333335, "reads": [], "writes": [0]}],
+            "nodes": [{"name": "f", "op": "f", "phase": "forward", "time_us": 3, "reads": [], "writes": [0]}],
             "outputs": [0], "targets": []}"#;
         let graph = Graph::from_json(text).expect("a graph");
-        let plan = |time| Found {
+        let mut parts = graph.clone().into_parts();
+        parts.storages[0].bytes = Bytes(9);
+        let other = Graph::new(parts).expect("a graph").digest();
+        let plan = |name: &str, digest, time| Found {
             path: "plan.json".into(),
             content: Plan {
-                graph: "step".into(),
+                graph: name.into(),
+                digest,
                 strategy: None,
                 budget: Bytes(8),
                 peak: Bytes(8),
                 time: Micros(time),
-                steps: with_frees(&graph, &graph.natural_order()),
+                schedule: Schedule::plain(&graph),
             },
         };
-        // The second was rounded; the third is of the same step with other times.
+        // The second was made with other times; the last two have no digest.
+        let (own, other) = (Some(graph.digest()), Some(other));
+        let plans = vec![
+            plan("step", own, 1.0),
+            plan("renamed", own, 2.0),
+            plan("step", other, 3.0),
+            plan("step", None, 4.0),
+            plan("other", None, 5.0),
+        ];
         let folder = Folder {
-            plans: vec![plan(3.3333333333333335), plan(3.333333), plan(3.4)],
+            plans,
             ..Folder::default()
         };
-        for found in &folder.plans[..2] {
-            assert!(rekindle_verify::verify(&graph, &found.content).is_ok());
-        }
         let times: Vec<f64> = plans_of(&graph, &folder)
             .iter()
             .map(|p| p.time.get())
             .collect();
-        assert_eq!(times, [3.3333333333333335, 3.333333]);
+        assert_eq!(times, [1.0, 2.0, 4.0]);
     }
 }
