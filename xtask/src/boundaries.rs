@@ -7,160 +7,64 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 
 use crate::repo::{Repo, output};
 use crate::rust_source::{code_only, is_word};
 
-/// A crate, and the crates of the workspace that it may reach, directly or not.
-struct Reach {
-    package: &'static str,
-    allowed: &'static [&'static str],
-}
-
-/// Every crate of the workspace, in the order of the data.
-const REACHES: [Reach; 14] = [
-    Reach {
-        package: "rekindle-graph",
-        allowed: &[],
-    },
-    Reach {
-        package: "rekindle-program",
-        allowed: &["rekindle-graph"],
-    },
-    Reach {
-        package: "rekindle-models",
-        allowed: &["rekindle-graph", "rekindle-program"],
-    },
-    Reach {
-        package: "rekindle-engine",
-        allowed: &["rekindle-graph", "rekindle-program"],
-    },
-    Reach {
-        package: "rekindle-profile",
-        allowed: &["rekindle-engine", "rekindle-graph", "rekindle-program"],
-    },
-    Reach {
-        package: "rekindle-plan",
-        allowed: &["rekindle-graph", "rekindle-verify"],
-    },
-    Reach {
-        package: "rekindle-rewrite",
-        allowed: &["rekindle-graph"],
-    },
-    Reach {
-        package: "rekindle-verify",
-        allowed: &["rekindle-graph"],
-    },
-    Reach {
-        package: "rekindle-report",
-        allowed: &[],
-    },
-    Reach {
-        package: "rekindle",
-        allowed: &[
-            "rekindle-engine",
-            "rekindle-graph",
-            "rekindle-models",
-            "rekindle-plan",
-            "rekindle-profile",
-            "rekindle-program",
-            "rekindle-rewrite",
-            "rekindle-verify",
-        ],
-    },
-    Reach {
-        package: "rekindle-cli",
-        allowed: &[
-            "rekindle",
-            "rekindle-engine",
-            "rekindle-graph",
-            "rekindle-models",
-            "rekindle-plan",
-            "rekindle-profile",
-            "rekindle-program",
-            "rekindle-report",
-            "rekindle-rewrite",
-            "rekindle-verify",
-        ],
-    },
-    Reach {
-        package: "rekindle-py",
-        allowed: &[
-            "rekindle-engine",
-            "rekindle-graph",
-            "rekindle-plan",
-            "rekindle-profile",
-            "rekindle-program",
-            "rekindle-report",
-            "rekindle-rewrite",
-            "rekindle-verify",
-        ],
-    },
-    Reach {
-        package: "rekindle-soak",
-        allowed: &[
-            "rekindle-graph",
-            "rekindle-plan",
-            "rekindle-rewrite",
-            "rekindle-verify",
-        ],
-    },
-    Reach {
-        package: "xtask",
-        allowed: &[],
-    },
+/// Every crate of the workspace in the order of the data, and those of the workspace that it may
+/// reach, directly or not.
+const REACHES: [(&str, &[&str]); 14] = [
+    ("rekindle-graph", &[]),
+    ("rekindle-program", &["graph"]),
+    ("rekindle-models", &["graph", "program"]),
+    ("rekindle-engine", &["graph", "program"]),
+    ("rekindle-profile", &["engine", "graph", "program"]),
+    ("rekindle-plan", &["graph", "verify"]),
+    ("rekindle-rewrite", &["graph"]),
+    ("rekindle-verify", &["graph"]),
+    ("rekindle-report", &[]),
+    ("rekindle", &STAGES),
+    ("rekindle-cli", &WITH_REPORT),
+    ("rekindle-py", &IN_PYTHON),
+    ("rekindle-soak", &["graph", "plan", "rewrite", "verify"]),
+    ("xtask", &[]),
 ];
-
-/// A word of the language or the library that only some crates may use.
-struct Reserved {
-    word: &'static str,
-    rooms: &'static [&'static str],
-}
+const STAGES: [&str; 8] = [
+    "engine", "graph", "models", "plan", "profile", "program", "rewrite", "verify",
+];
+const WITH_REPORT: [&str; 10] = [
+    "rekindle", "engine", "graph", "models", "plan", "profile", "program", "report", "rewrite",
+    "verify",
+];
+const IN_PYTHON: [&str; 8] = [
+    "engine", "graph", "plan", "profile", "program", "report", "rewrite", "verify",
+];
 
 /// Times steps that take turns: the one file outside the engine with threads, of which one runs at
 /// a time.
 const TURNS: &str = "crates/rekindle/src/side_by_side.rs";
 const CLOCK: &[&str] = &["crates/profile", "crates/cli", "crates/py", "xtask", TURNS];
-const ENGINE: &[&str] = &["crates/engine"];
 const THREADS: &[&str] = &["crates/engine", TURNS];
-const RESERVED: [Reserved; 6] = [
-    Reserved {
-        word: "unsafe",
-        rooms: ENGINE,
-    },
-    Reserved {
-        word: "thread::spawn",
-        rooms: THREADS,
-    },
-    Reserved {
-        word: "thread::scope",
-        rooms: THREADS,
-    },
-    Reserved {
-        word: "thread::Builder",
-        rooms: THREADS,
-    },
-    Reserved {
-        word: "Instant",
-        rooms: CLOCK,
-    },
-    Reserved {
-        word: "SystemTime",
-        rooms: CLOCK,
-    },
+/// Words of the language or the library, and the rooms in which alone they may stand.
+const RESERVED: [(&str, &[&str]); 6] = [
+    ("unsafe", &["crates/engine"]),
+    ("thread::spawn", THREADS),
+    ("thread::scope", THREADS),
+    ("thread::Builder", THREADS),
+    ("Instant", CLOCK),
+    ("SystemTime", CLOCK),
 ];
 
 /// Fails with every wall that is broken.
 pub(crate) fn check(repo: &Repo) -> Result<()> {
     let mut broken = without_entry(&members(repo)?);
-    for reach in &REACHES {
-        let reached = workspace_dependencies(repo, reach.package)?;
-        for package in reached
-            .iter()
-            .filter(|name| !reach.allowed.contains(&name.as_str()))
-        {
-            broken.push(format!("{} must not depend on {package}", reach.package));
+    for (package, allowed) in REACHES {
+        for reached in workspace_dependencies(repo, package)? {
+            let short = reached.strip_prefix("rekindle-").unwrap_or(&reached);
+            if !allowed.contains(&short) {
+                broken.push(format!("{package} must not depend on {reached}"));
+            }
         }
     }
     for folder in ["crates", "xtask"] {
@@ -170,11 +74,8 @@ pub(crate) fn check(repo: &Repo) -> Result<()> {
             }
         }
     }
-    if broken.is_empty() {
-        Ok(())
-    } else {
-        bail!("{}", broken.join("\n"))
-    }
+    ensure!(broken.is_empty(), "{}", broken.join("\n"));
+    Ok(())
 }
 
 /// All packages of the workspace.
@@ -186,7 +87,7 @@ fn members(repo: &Repo) -> Result<BTreeSet<String>> {
 
 /// A new crate gets its wall when it is made.
 fn without_entry(members: &BTreeSet<String>) -> Vec<String> {
-    let has_entry = |name: &str| REACHES.iter().any(|reach| reach.package == name);
+    let has_entry = |name: &str| REACHES.iter().any(|reach| reach.0 == name);
     let without = members.iter().filter(|name| !has_entry(name));
     without
         .map(|name| format!("{name}: add what it may reach to xtask/src/boundaries.rs"))
@@ -210,19 +111,14 @@ fn names(tree: &str) -> impl Iterator<Item = &str> {
 /// The reserved words that `file` uses although it is in none of their rooms.
 fn misused_words(file: &Path, source: &str) -> Vec<String> {
     let code = code_only(source);
-    let outside = RESERVED
-        .iter()
-        .filter(|r| !r.rooms.iter().any(|room| file.starts_with(room)));
+    let is_in = |rooms: &[&str]| rooms.iter().any(|room| file.starts_with(room));
     let mut misused = Vec::new();
-    for reserved in outside {
-        for (number, line) in code.lines().enumerate() {
-            if has_word(line, reserved.word) {
+    for (word, rooms) in RESERVED.iter().filter(|reserved| !is_in(reserved.1)) {
+        for (index, line) in code.lines().enumerate() {
+            if has_word(line, word) {
+                let (file, number, rooms) = (file.display(), index + 1, rooms.join(", "));
                 misused.push(format!(
-                    "{}:{}: `{}` belongs to {} alone",
-                    file.display(),
-                    number + 1,
-                    reserved.word,
-                    reserved.rooms.join(", ")
+                    "{file}:{number}: `{word}` belongs to {rooms} alone"
                 ));
             }
         }

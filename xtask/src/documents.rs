@@ -85,7 +85,7 @@ fn task_known(span: &str) -> bool {
         .strip_prefix("cargo xtask ")
         .and_then(|rest| rest.split_whitespace().next())
     {
-        Some(name) => name == "TASK" || crate::TASKS.iter().any(|task| task.name == name),
+        Some(name) => name == "TASK" || crate::TASKS.iter().any(|task| task.0 == name),
         None => true,
     }
 }

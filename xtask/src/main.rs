@@ -15,6 +15,7 @@ mod browser;
 mod commands;
 mod documents;
 mod markdown;
+mod package;
 mod python;
 mod repo;
 mod rust_source;
@@ -27,29 +28,25 @@ use anyhow::{Result, bail};
 
 use crate::repo::Repo;
 
-/// A task that `cargo xtask` knows.
-struct Task {
-    name: &'static str,
-    summary: &'static str,
-    run: fn(&Repo, &[String]) -> Result<()>,
-}
+/// A task that `cargo xtask` knows: its name, what it does with the words after it, and the task.
+struct Task(
+    &'static str,
+    &'static str,
+    fn(&Repo, &[String]) -> Result<()>,
+);
 
 const TASKS: [Task; 3] = [
-    Task {
-        name: "test",
-        summary: "everything that must pass: [STAGE…]",
-        run: test::run,
-    },
-    Task {
-        name: "bench",
-        summary: "measure and archive: plan, engine, profile, compare, torch or analysis [CASE…]",
-        run: bench::run,
-    },
-    Task {
-        name: "soak",
-        summary: "plans of 10,000 random graphs: [--graphs N] [--seed S] [--size N] [--processes N]",
-        run: soak::run,
-    },
+    Task("test", "everything that must pass: [STAGE…]", test::run),
+    Task(
+        "bench",
+        "measure and archive: BENCHMARK [CASE…]",
+        bench::run,
+    ),
+    Task(
+        "soak",
+        "plans of random graphs: [--graphs N] [--seed S] [--size N] [--processes N]",
+        soak::run,
+    ),
 ];
 
 fn main() -> ExitCode {
@@ -67,8 +64,8 @@ fn dispatch(words: &[String]) -> Result<()> {
     let Some((name, rest)) = words.split_first() else {
         bail!("which task?\n{}", usage());
     };
-    match TASKS.iter().find(|task| task.name == name) {
-        Some(task) => (task.run)(&Repo::here(), rest),
+    match TASKS.iter().find(|task| task.0 == name) {
+        Some(task) => task.2(&Repo::here(), rest),
         None => bail!("there is no task `{name}`\n{}", usage()),
     }
 }
@@ -76,7 +73,7 @@ fn dispatch(words: &[String]) -> Result<()> {
 fn usage() -> String {
     let mut text = String::from("usage: cargo xtask TASK\n");
     for task in &TASKS {
-        text += &format!("  {:<8}{}\n", task.name, task.summary);
+        text += &format!("  {:<8}{}\n", task.0, task.1);
     }
     text
 }

@@ -1,15 +1,22 @@
 //! The checkout that the tasks work on: its root, its files, and commands run in it.
 
+use std::cell::RefCell;
 use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 /// The root of the checkout. Every path that a task names is relative to it.
 pub(crate) struct Repo {
     root: PathBuf,
+    /// What tests have said that they did not run.
+    pub(crate) not_run: RefCell<Vec<String>>,
 }
+
+/// Begins a line in which a test says what it did not run, and why.
+const NOT_RUN: &str = "NOT RUN: ";
 
 impl Repo {
     /// The checkout that this very program was built from.
@@ -19,6 +26,7 @@ impl Repo {
             .expect("xtask lies in the root");
         Repo {
             root: root.to_path_buf(),
+            not_run: RefCell::default(),
         }
     }
 
@@ -59,6 +67,26 @@ impl Repo {
         let mut command = Command::new(program);
         command.current_dir(&self.root);
         command
+    }
+
+    /// Runs tests with their output shown, and remembers what they did not run.
+    pub(crate) fn show_tests(&self, command: &mut Command) -> Result<()> {
+        let shown = line(command);
+        let mut tests = command
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start `{shown}`"))?;
+        let complaints = tests.stderr.take().context("no pipe from the tests")?;
+        for complaint in BufReader::new(complaints).lines() {
+            let complaint = complaint?;
+            eprintln!("{complaint}");
+            if complaint.starts_with(NOT_RUN) {
+                self.not_run.borrow_mut().push(complaint);
+            }
+        }
+        let status = tests.wait()?;
+        ensure!(status.success(), "`{shown}` failed ({status})");
+        Ok(())
     }
 
     /// The cargo that runs this task, with `arguments` separated by blanks.

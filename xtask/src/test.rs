@@ -1,7 +1,8 @@
 //! `cargo xtask test`: everything that must pass before a change is taken.
 //!
 //! The stages run in the order of their speed and stop at the first failure. Named stages
-//! (`cargo xtask test fmt clippy`) run alone, in the same order.
+//! (`cargo xtask test fmt clippy`) run alone, in the same order. What a test could not do, because
+//! files from outside the checkout are not there, is said again at the end.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -9,106 +10,88 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::repo::{Repo, show};
-use crate::{boundaries, browser, commands, documents, python};
+use crate::{boundaries, browser, commands, documents, package, python};
 
-/// One thing that is checked.
-struct Stage {
-    name: &'static str,
-    run: fn(&Repo) -> Result<()>,
-    /// What to do when it fails.
-    remedy: &'static str,
-}
+/// One thing that is checked: its name, the check, and what to do when it fails.
+struct Stage(&'static str, fn(&Repo) -> Result<()>, &'static str);
 
-const STAGES: [Stage; 11] = [
-    Stage {
-        name: "documents",
-        run: documents::check,
-        remedy: "make the document say what is there",
-    },
-    Stage {
-        name: "fmt",
-        run: fmt,
-        remedy: "run `cargo fmt --all`",
-    },
-    Stage {
-        name: "boundaries",
-        run: boundaries::check,
-        remedy: "keep the rules of ARCHITECTURE.md, or change them there and in xtask/src/boundaries.rs",
-    },
-    Stage {
-        name: "clippy",
-        run: clippy,
-        remedy: "follow the lint; allow it only with a reason",
-    },
-    Stage {
-        name: "doc",
-        run: doc,
-        remedy: "mend the documentation comment",
-    },
-    Stage {
-        name: "unit",
-        run: unit,
-        remedy: "run the failing test alone: `cargo test -p CRATE NAME`",
-    },
-    Stage {
-        name: "doctest",
-        run: doctest,
-        remedy: "run `cargo test --doc -p CRATE`",
-    },
-    Stage {
-        name: "examples",
-        run: examples,
-        remedy: "run it alone: `cargo run -p rekindle --example NAME`",
-    },
-    Stage {
-        name: "commands",
-        run: commands::check,
-        remedy: "name only verbs that `rekindle --help` lists",
-    },
-    Stage {
-        name: "browser",
-        run: browser::check,
-        remedy: "open target/browser/report/index.html; the checks are in crates/report/browser/report.mjs",
-    },
-    Stage {
-        name: "python",
-        run: python::check,
-        remedy: "run it alone: `cargo xtask test python`; remove `.venv` if the environment is broken",
-    },
+const STAGES: [Stage; 12] = [
+    Stage(
+        "documents",
+        documents::check,
+        "make the document say what is there",
+    ),
+    Stage("fmt", fmt, "run `cargo fmt --all`"),
+    Stage(
+        "boundaries",
+        boundaries::check,
+        "keep the rules of ARCHITECTURE.md, or change them there and in xtask",
+    ),
+    Stage(
+        "clippy",
+        clippy,
+        "follow the lint; allow it only with a reason",
+    ),
+    Stage("doc", doc, "mend the documentation comment"),
+    Stage(
+        "package",
+        package::check,
+        "a crate must hold all that it is built from",
+    ),
+    Stage(
+        "unit",
+        unit,
+        "run the failing test alone: `cargo test -p CRATE NAME`",
+    ),
+    Stage("doctest", doctest, "run `cargo test --doc -p CRATE`"),
+    Stage(
+        "examples",
+        examples,
+        "run it alone: `cargo run -p rekindle --example NAME`",
+    ),
+    Stage(
+        "commands",
+        commands::check,
+        "make the document name what the tool does",
+    ),
+    Stage(
+        "browser",
+        browser::check,
+        "open target/browser/report/index.html; see crates/report/browser/report.mjs",
+    ),
+    Stage(
+        "python",
+        python::check,
+        "run it alone: `cargo xtask test python`; remove `.venv` if the environment is broken",
+    ),
 ];
 
 /// Runs the stages named in `words`, or all.
 pub(crate) fn run(repo: &Repo, words: &[String]) -> Result<()> {
     if let Some(unknown) = words
         .iter()
-        .find(|word| STAGES.iter().all(|stage| stage.name != **word))
+        .find(|word| STAGES.iter().all(|stage| stage.0 != **word))
     {
-        let names = STAGES.map(|stage| stage.name).join(", ");
+        let names = STAGES.map(|stage| stage.0).join(", ");
         bail!("there is no stage `{unknown}`; the stages are {names}");
     }
     let begin = Instant::now();
     let mut passed = Vec::new();
-    for stage in STAGES
-        .iter()
-        .filter(|stage| words.is_empty() || words.iter().any(|w| w == stage.name))
-    {
-        eprintln!("==> {}", stage.name);
+    let wanted = |name: &str| words.is_empty() || words.iter().any(|word| word == name);
+    for Stage(name, check, remedy) in STAGES.iter().filter(|stage| wanted(stage.0)) {
+        eprintln!("==> {name}");
         let start = Instant::now();
-        if let Err(error) = (stage.run)(repo) {
-            bail!(
-                "stage `{}` failed\n{error:#}\nwhat to do: {}",
-                stage.name,
-                stage.remedy
-            );
+        if let Err(error) = check(repo) {
+            bail!("stage `{name}` failed\n{error:#}\nwhat to do: {remedy}");
         }
-        eprintln!("==> {} passed in {}", stage.name, seconds(start.elapsed()));
-        passed.push((stage.name, start.elapsed()));
+        eprintln!("==> {name} passed in {}", seconds(start.elapsed()));
+        passed.push((*name, start.elapsed()));
     }
-    summary(&passed, begin.elapsed());
+    summary(&passed, begin.elapsed(), &repo.not_run.borrow());
     Ok(())
 }
 
-fn summary(passed: &[(&str, Duration)], whole: Duration) {
+fn summary(passed: &[(&str, Duration)], whole: Duration, not_run: &[String]) {
     println!();
     for (name, time) in passed {
         println!("{name:<12}{:>9}  passed", seconds(*time));
@@ -120,6 +103,9 @@ fn summary(passed: &[(&str, Duration)], whole: Duration) {
         passed.len(),
         STAGES.len()
     );
+    for line in not_run {
+        println!("{line}");
+    }
 }
 
 fn seconds(time: Duration) -> String {
@@ -140,7 +126,9 @@ fn doc(repo: &Repo) -> Result<()> {
 }
 
 fn unit(repo: &Repo) -> Result<()> {
-    show(&mut repo.cargo("test --quiet --workspace --lib --bins --tests --examples --locked"))
+    repo.show_tests(
+        &mut repo.cargo("test --quiet --workspace --lib --bins --tests --examples --locked"),
+    )
 }
 
 fn doctest(repo: &Repo) -> Result<()> {
