@@ -127,7 +127,8 @@ fn claims(case: &str, rows: &[Row]) -> Vec<Claim> {
         (
             exact == ours.len(),
             format!(
-                "{case}: measured peak = predicted peak ≤ budget in {exact} of {} rows, to the byte",
+                "{case}: measured peak = predicted peak ≤ budget in {exact} of {} rows, to the \
+                 byte",
                 ours.len()
             ),
         ),

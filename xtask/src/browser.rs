@@ -5,6 +5,7 @@
 //! the page are left beside it.
 
 use std::path::Path;
+use std::process::Stdio;
 
 use anyhow::{Context, Result, bail};
 
@@ -40,6 +41,7 @@ pub(crate) fn check(repo: &Repo) -> Result<()> {
 /// Every file that the report can show, by the commands that its user would type.
 fn make(repo: &Repo, report: &str) -> Result<()> {
     let graph = format!("{report}/{STEM}.graph.json");
+    let tool = repo.tool()?;
     for line in [
         format!(
             "profile {STEP} --batch-size 8 --warmup 0 --measured 1 --no-pictures --out {report}"
@@ -47,16 +49,14 @@ fn make(repo: &Repo, report: &str) -> Result<()> {
         format!("plan {graph} --budget 70% --effort 1 --out {report}/{STEM}.plan.json"),
         format!("frontier {graph} --points 5 --effort 0 --out {report}/{STEM}.frontier.csv"),
         format!(
-            "compare {STEP} --batch-sizes 4,8 --budget 70% --effort 0 --steps 1 --check --csv {report}/compare.csv"
+            "compare {STEP} --batch-sizes 4,8 --budget 70% --effort 0 --steps 1 --check \
+             --csv {report}/compare.csv"
         ),
         format!("report {report}"),
     ] {
-        let mut rekindle = repo.cargo("run --quiet --package rekindle-cli --locked -- --quiet");
-        show(
-            rekindle
-                .args(line.split_whitespace())
-                .stdout(std::process::Stdio::null()),
-        )?;
+        let mut rekindle = repo.command(&tool);
+        rekindle.arg("--quiet").args(line.split_whitespace());
+        show(rekindle.stdout(Stdio::null()))?;
     }
     Ok(())
 }
@@ -86,16 +86,8 @@ fn install(repo: &Repo) -> Result<()> {
     let driver = repo.path(FOLDER).join("node_modules/playwright-core");
     if !driver.exists() {
         std::fs::create_dir_all(repo.path(FOLDER))?;
-        let words = [
-            "install",
-            "--no-save",
-            "--no-audit",
-            "--no-fund",
-            "--prefix",
-            FOLDER,
-            DRIVER,
-        ];
-        show(repo.command("npm").args(words))
+        let words = "install --no-save --no-audit --no-fund --prefix".split(' ');
+        show(repo.command("npm").args(words).args([FOLDER, DRIVER]))
             .context("cannot install playwright-core: is the npm registry within reach?")?;
     }
     Ok(())

@@ -1,17 +1,17 @@
 //! Every `rekindle` verb that the documents name answers to `--help`.
 //!
 //! A command is a code span or a fenced line that starts with `rekindle` or with `cargo run
-//! --release --`. The fenced commands of the guide are run as well, in their order, in a folder of
-//! their own; a comment may name the exit code that is expected.
+//! --release --`. The fenced commands of the README and of the guide are run as well, in their
+//! order, in a folder for each; a comment may name the exit code that is expected.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Result, ensure};
 
 use crate::markdown::{code, documents};
-use crate::repo::{Repo, show};
+use crate::repo::Repo;
 
 /// Builds the tool and fails with every verb that it does not know.
 pub(crate) fn check(repo: &Repo) -> Result<()> {
@@ -25,40 +25,37 @@ pub(crate) fn check(repo: &Repo) -> Result<()> {
             }
         }
     }
-    show(&mut repo.cargo("build --quiet --package rekindle-cli --locked"))?;
+    let tool = repo.tool()?;
     let mut unknown = Vec::new();
     for (verb, place) in &verbs {
-        let mut command = repo.cargo("run --quiet --package rekindle-cli --locked --");
-        let answer = command.args([verb.as_str(), "--help"]).output()?;
+        let answer = Command::new(&tool).args([verb, "--help"]).output()?;
         if !answer.status.success() || answer.stdout.is_empty() {
             unknown.push(format!("{place}: there is no `rekindle {verb}`"));
         }
     }
-    if !unknown.is_empty() {
-        bail!("{}", unknown.join("\n"));
-    }
-    run_guide(repo)
+    ensure!(unknown.is_empty(), "{}", unknown.join("\n"));
+    TRIED
+        .iter()
+        .try_for_each(|document| try_commands(repo, &tool, document))
 }
 
-/// Its commands are really run.
-const GUIDE: &str = "docs/guide.md";
+/// Their commands are really run.
+const TRIED: [&str; 2] = ["README.md", "docs/guide.md"];
 
-fn run_guide(repo: &Repo) -> Result<()> {
-    let binary = std::fs::canonicalize(repo.path("target/debug/rekindle"))
-        .context("the tool was built, but is not in target/debug")?;
-    let folder = std::env::temp_dir().join(format!("rekindle-guide-{}", std::process::id()));
+fn try_commands(repo: &Repo, tool: &Path, document: &str) -> Result<()> {
+    let folder = std::env::temp_dir().join(format!("rekindle-commands-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
-    let steps = guide_commands(&repo.read(GUIDE)?);
-    let ran = steps
+    let commands = fenced_commands(&repo.read(document)?);
+    let ran = commands
         .iter()
-        .try_for_each(|step| run_step(&binary, &folder, step));
+        .try_for_each(|command| try_command(tool, &folder, document, command));
     std::fs::remove_dir_all(&folder)?;
     ran
 }
 
-/// A command of the guide.
+/// A command of a document.
 #[derive(Debug, PartialEq)]
-struct GuideCommand {
+struct Fenced {
     /// Counted from 1.
     line: usize,
     words: Vec<String>,
@@ -66,20 +63,25 @@ struct GuideCommand {
     code: i32,
 }
 
-/// The fenced lines that start with `rekindle`.
-fn guide_commands(text: &str) -> Vec<GuideCommand> {
+/// The fenced lines that start with `rekindle`, each with those that it is continued on by `\`.
+fn fenced_commands(text: &str) -> Vec<Fenced> {
     let mut fenced = false;
     let mut commands = Vec::new();
-    for (index, content) in text.lines().enumerate() {
+    let mut lines = text.lines().enumerate();
+    while let Some((index, content)) = lines.next() {
         if content.starts_with("```") {
             fenced = !fenced;
         }
         let Some(rest) = content.strip_prefix("rekindle ").filter(|_| fenced) else {
             continue;
         };
-        let (words, comment) = rest.split_once(" #").unwrap_or((rest, ""));
+        let mut whole = rest.to_owned();
+        while let Some(begun) = whole.strip_suffix('\\') {
+            whole = begun.to_owned() + lines.next().map_or("", |(_, more)| more);
+        }
+        let (words, comment) = whole.split_once(" #").unwrap_or((&whole, ""));
         let code = comment.trim().strip_prefix("exit code ");
-        commands.push(GuideCommand {
+        commands.push(Fenced {
             line: index + 1,
             words: words.split_whitespace().map(String::from).collect(),
             code: code.and_then(|code| code.parse().ok()).unwrap_or(0),
@@ -88,12 +90,12 @@ fn guide_commands(text: &str) -> Vec<GuideCommand> {
     commands
 }
 
-fn run_step(binary: &Path, folder: &Path, step: &GuideCommand) -> Result<()> {
-    let mut command = Command::new(binary);
+fn try_command(tool: &Path, folder: &Path, document: &str, step: &Fenced) -> Result<()> {
+    let mut command = Command::new(tool);
     let ran = command.args(&step.words).current_dir(folder).output()?;
     ensure!(
         ran.status.code() == Some(step.code),
-        "{GUIDE}:{}: `rekindle {}` ended with {}, not {}\n{}",
+        "{document}:{}: `rekindle {}` ended with {}, not {}\n{}",
         step.line,
         step.words.join(" "),
         ran.status,
@@ -130,9 +132,10 @@ mod tests {
     }
 
     #[test]
-    fn guide_commands_stand_in_fences_and_may_name_a_code() {
-        let text = "rekindle models\n```sh\nrekindle models\nls\nrekindle run mlp --plain  # exit code 3\n```\n`rekindle plan`";
-        let found = guide_commands(text);
+    fn commands_stand_in_fences_and_may_name_a_code() {
+        let text = "rekindle models\n```sh\nrekindle models\nls\n\
+                    rekindle run mlp \\\n  --plain  # exit code 3\n```\n`rekindle plan`";
+        let found = fenced_commands(text);
         let lines: Vec<(usize, i32)> = found.iter().map(|c| (c.line, c.code)).collect();
         assert_eq!(lines, [(3, 0), (5, 3)]);
         assert_eq!(found[1].words, ["run", "mlp", "--plain"]);

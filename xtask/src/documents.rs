@@ -1,36 +1,95 @@
-//! Every path, link and `cargo xtask` task that the documents name is there.
+//! Every path, link, function and `cargo xtask` task that the documents name is there, and no line
+//! of code or text is longer than a screen is wide.
 //!
 //! A path is an inline code span of path characters that holds a slash or ends like a file. A
 //! placeholder (`bench/runs/<date>`) is checked up to the folder before it. What a command makes is
-//! not looked for.
+//! not looked for. A function is a span `path::name`: the file at `path` defines `name`.
 
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 
 use crate::markdown::{Piece, code, documents, links};
 use crate::repo::Repo;
+use crate::rust_source::{code_only, is_word};
 
 /// What commands make at run time: a document may name it, a clone does not hold it.
 const MADE: [&str; 3] = ["target", "rekindle-report", ".venv"];
 /// Endings that make a word without a slash a file name.
 const FILE_ENDINGS: [&str; 6] = [".md", ".toml", ".lock", ".rs", ".py", ".txt"];
 
-/// Fails with every name that leads nowhere.
+/// Folders of the checkout with code or text, and how the files in them end. Archives stay as they
+/// were measured.
+const FOLDERS: [&str; 5] = ["crates", "xtask", "python", "docs", "corpus"];
+const ENDINGS: [&str; 7] = ["rs", "py", "pyi", "mjs", "js", "css", "md"];
+/// The most characters of a line.
+const COLUMNS: usize = 100;
+
+/// Fails with every name that leads nowhere, and every line that is too long.
 pub(crate) fn check(repo: &Repo) -> Result<()> {
-    let mut missing = Vec::new();
-    for document in documents(repo)? {
-        let text = repo.read(&document)?;
-        let exists = |path: &str| is_there(repo, &document, path);
+    let mut wrong = Vec::new();
+    let documents = documents(repo)?;
+    for document in &documents {
+        let text = repo.read(document)?;
+        let exists = |path: &str| is_there(repo, document, path);
         for Piece { line, text } in wrong_names(&text, exists) {
-            missing.push(format!("{document}:{line}: there is no `{text}`"));
+            wrong.push(format!("{document}:{line}: there is no `{text}`"));
+        }
+        for Piece { line, text } in code(&text) {
+            if place_of(&text).is_some_and(|(path, name)| !defines(repo, path, name)) {
+                wrong.push(format!("{document}:{line}: `{text}` is not defined there"));
+            }
+        }
+        wrong.extend(long_lines(document, &text));
+    }
+    for (folder, ending) in FOLDERS.iter().flat_map(|f| ENDINGS.map(|e| (f, e))) {
+        for file in repo.files(folder, ending)? {
+            let file = file.to_string_lossy().into_owned();
+            if !documents.contains(&file) {
+                wrong.extend(long_lines(&file, &repo.read(&file)?));
+            }
         }
     }
-    if missing.is_empty() {
-        Ok(())
+    ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
+    Ok(())
+}
+
+/// The lines of `file` with too many characters. Tables and links of Markdown cannot be broken.
+fn long_lines(file: &str, text: &str) -> Vec<String> {
+    let whole =
+        |line: &str| file.ends_with(".md") && (line.starts_with('|') || line.contains("]("));
+    let long = |line: &str| line.chars().count() > COLUMNS && !whole(line);
+    let lines = text.lines().enumerate().filter(|(_, line)| long(line));
+    lines
+        .map(|(index, _)| format!("{file}:{}: more than {COLUMNS} characters", index + 1))
+        .collect()
+}
+
+/// The file and the name in it of a span `path::name`; of `path::Type::method` the method.
+fn place_of(span: &str) -> Option<(&str, &str)> {
+    let (path, names) = span.split_once("::")?;
+    let is_source = path.contains('/') && (path.ends_with(".rs") || path.ends_with(".py"));
+    is_source.then(|| (path, names.rsplit("::").next().unwrap_or(names)))
+}
+
+/// Whether the file at `path` defines `name`.
+fn defines(repo: &Repo, path: &str, name: &str) -> bool {
+    const KEYWORDS: [&str; 8] = [
+        "fn", "struct", "enum", "trait", "type", "const", "def", "class",
+    ];
+    let source = repo.read(path).unwrap_or_default();
+    let code = if path.ends_with(".rs") {
+        code_only(&source)
     } else {
-        bail!("{}", missing.join("\n"))
-    }
+        source
+    };
+    let words: Vec<&str> = code
+        .split(|c| !is_word(c))
+        .filter(|w| !w.is_empty())
+        .collect();
+    words
+        .windows(2)
+        .any(|pair| KEYWORDS.contains(&pair[0]) && pair[1] == name)
 }
 
 /// The pieces of `text` that name a path for which `exists` is false, or a task that is none.
@@ -115,6 +174,29 @@ mod tests {
             "`crates/gone` [a](gone.md) `gone.rs`",
             &["crates/gone", "gone.rs", "gone.md"],
         );
+    }
+
+    #[test]
+    fn a_place_is_a_file_and_a_name_in_it() {
+        let place = place_of("crates/plan/src/lib.rs::Options::check");
+        assert_eq!(place, Some(("crates/plan/src/lib.rs", "check")));
+        assert_eq!(place_of("rekindle::fit"), None);
+        let here = |name| defines(&Repo::here(), "xtask/src/documents.rs", name);
+        assert!(here("place_of") && here("COLUMNS") && !here("gone"));
+    }
+
+    #[test]
+    fn long_lines_are_named_unless_they_cannot_be_broken() {
+        let long = "x".repeat(COLUMNS + 1);
+        let text = format!(
+            "{}\n{long}\n| {long} |\n[{long}](a.md)\n",
+            "é".repeat(COLUMNS)
+        );
+        assert_eq!(
+            long_lines("a.md", &text),
+            ["a.md:2: more than 100 characters"]
+        );
+        assert_eq!(long_lines("a.rs", &text).len(), 3);
     }
 
     #[test]

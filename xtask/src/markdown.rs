@@ -16,9 +16,16 @@ pub(crate) struct Piece {
     pub(crate) text: String,
 }
 
-/// The documents that must stay true: those in the root and under `docs`.
+/// The documents that must stay true: those in the root, under `docs`, and of the benchmarks.
 pub(crate) fn documents(repo: &Repo) -> Result<Vec<String>> {
-    let root = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(String::from);
+    let root = [
+        "README",
+        "ARCHITECTURE",
+        "CONTRIBUTING",
+        "SECURITY",
+        "bench/README",
+    ];
+    let root = root.map(|name| format!("{name}.md"));
     let docs = repo.files("docs", "md")?;
     let docs = docs.iter().map(|path| path.to_string_lossy().into_owned());
     Ok(root.into_iter().chain(docs).collect())

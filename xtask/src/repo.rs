@@ -69,6 +69,13 @@ impl Repo {
         command
     }
 
+    /// Builds the command `rekindle` as the tests do, and gives its path.
+    pub(crate) fn tool(&self) -> Result<PathBuf> {
+        show(&mut self.cargo("build --quiet --package rekindle-cli --locked"))?;
+        let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or("target".into());
+        Ok(self.path(target).join("debug/rekindle"))
+    }
+
     /// Runs tests with their output shown, and remembers what they did not run.
     pub(crate) fn show_tests(&self, command: &mut Command) -> Result<()> {
         let shown = line(command);

@@ -126,9 +126,7 @@ fn doc(repo: &Repo) -> Result<()> {
 }
 
 fn unit(repo: &Repo) -> Result<()> {
-    repo.show_tests(
-        &mut repo.cargo("test --quiet --workspace --lib --bins --tests --examples --locked"),
-    )
+    repo.show_tests(&mut repo.cargo("test --quiet --workspace --lib --bins --tests --locked"))
 }
 
 fn doctest(repo: &Repo) -> Result<()> {
