@@ -1,6 +1,7 @@
 //! Every graph of the corpus loads, and its plain step has the peak and time that an independent
 //! replay finds.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -54,7 +55,9 @@ fn the_judge_agrees_where_it_is_at_hand() {
     let shared = root().join("../shared");
     let judge = shared.join("tools/judge.py");
     if !judge.exists() {
-        println!("no judge beside the project; the expected numbers stand in for it");
+        // Not by a macro, whose output the test runner keeps to itself.
+        let line = b"NOT RUN: the comparison with the neutral judge, which is not in ../shared\n";
+        std::io::stderr().write_all(line).expect("written");
         return;
     }
     let mut paths = graphs_in(&root().join("corpus"));

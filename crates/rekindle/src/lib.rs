@@ -47,6 +47,11 @@ pub use rekindle_program as program;
 pub use rekindle_rewrite as rewrite;
 pub use rekindle_verify as verify;
 
+/// The README's example, which is run like this page's.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 mod checkpoint;
 mod error;
 mod fit;
