@@ -35,7 +35,8 @@ pub(crate) fn check(repo: &Repo) -> Result<()> {
         std::fs::remove_dir_all(&packages)?;
     }
     show(&mut repo.cargo(
-        "package --quiet --workspace --exclude xtask --exclude rekindle-soak --no-verify --offline --allow-dirty",
+        "package --quiet --workspace --exclude xtask --exclude rekindle-soak --no-verify \
+         --offline --allow-dirty",
     ))?;
     let trial = repo.path(TRIAL);
     std::fs::create_dir_all(&trial)?;
@@ -67,7 +68,8 @@ pub(crate) fn check(repo: &Repo) -> Result<()> {
     let manifest = repo.read("Cargo.toml")?;
     let profiles = manifest.find("[profile").map_or("", |at| &manifest[at..]);
     let manifest = format!(
-        "[workspace]\nresolver = \"3\"\nmembers = [\"*\"]\n\n[patch.crates-io]\n{patches}\n{profiles}"
+        "[workspace]\nresolver = \"3\"\nmembers = [\"*\"]\n\n\
+         [patch.crates-io]\n{patches}\n{profiles}"
     );
     std::fs::write(trial.join("Cargo.toml"), manifest)?;
     std::fs::copy(repo.path("Cargo.lock"), trial.join("Cargo.lock"))?;

@@ -44,8 +44,8 @@ Exit codes:
   130  interrupted (Ctrl-C); no half-written file is left
   141  whoever read the output has left, as in `rekindle models | head -1`
 
-Results go to standard output, progress and notes to standard error; with --json, standard output is JSON and nothing \
-else. Colours only on a terminal, and never if NO_COLOR is set.";
+Results go to standard output, progress and notes to standard error; with --json, standard output \
+is JSON and nothing else. Colours only on a terminal, and never if NO_COLOR is set.";
 
 /// Ends the tool from any thread, without half-written files.
 pub(crate) fn now(code: u8) -> ! {

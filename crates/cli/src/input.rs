@@ -26,7 +26,8 @@ pub(crate) fn graph_or_model(name: &Path, batch: Option<usize>) -> anyhow::Resul
         (true, Some(_)) => {
             let name = name.display();
             return Err(UsageError(format!(
-                "{name} names a file, whose batch size is what it is; leave out --batch-size, or name a model"
+                "{name} names a file, whose batch size is what it is; leave out --batch-size, or \
+                 name a model"
             ))
             .into());
         }

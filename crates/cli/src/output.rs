@@ -108,7 +108,8 @@ pub(crate) fn check_outputs(
         let Some(place) = place(path) else { continue };
         if taken.contains(&place) {
             return Err(UsageError(format!(
-                "cannot write {}: the same file is named twice in this command, and would be lost; name another",
+                "cannot write {}: the same file is named twice in this command, and would be \
+                 lost; name another",
                 path.display()
             )));
         }

@@ -48,7 +48,10 @@ impl Trace {
 
     /// The events of a step that is over.
     pub(crate) fn to_json(&self, graph: &Graph, step: u64) -> String {
-        let name = |what: &str, name: &str| json!({"ph": "M", "name": what, "pid": 1, "tid": 1, "args": {"name": name}});
+        let name = |what: &str, name: &str| {
+            let args = json!({"name": name});
+            json!({"ph": "M", "name": what, "pid": 1, "tid": 1, "args": args})
+        };
         let end = self.slices.last().map_or(0.0, |s| s.start + s.duration);
         let mut events = vec![
             name("process_name", graph.name()),

@@ -39,7 +39,9 @@ fn every_verb_that_gives_a_result_gives_it_as_json_and_nothing_else() {
         "rewrite @mlp-b256 plan.json".into(),
         "verify @mlp-b256 plan.json".into(),
         format!("run {SMALL} --budget 80% --steps 1"),
-        "compare transformer-tiny --optimizer sgd --effort 0 --batch-sizes 8 --budget 80% --steps 1".into(),
+        "compare transformer-tiny --optimizer sgd --effort 0 --batch-sizes 8 --budget 80% --steps \
+         1"
+        .into(),
         "max-batch transformer-tiny --optimizer sgd --effort 0 --budget 24MiB".into(),
         "report .".into(),
         "models".into(),

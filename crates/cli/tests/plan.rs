@@ -31,7 +31,8 @@ fn a_plan_is_written_and_passes_the_check() {
 
     let csv = folder.read("d.csv");
     let mut lines = csv.lines();
-    let header = "activation_name,decision,median_mem_size_bytes,recomp_time_s,creation_rank,first_bw_use_rank";
+    let header = "activation_name,decision,median_mem_size_bytes,recomp_time_s,creation_rank,\
+                  first_bw_use_rank";
     assert_eq!(lines.next(), Some(header));
     let count = |word: &str| {
         csv.lines()
@@ -230,7 +231,8 @@ fn a_graph_and_its_plan_are_told_apart_and_take_no_flags_of_a_model() {
 #[test]
 fn times_that_are_too_much_for_a_sum_are_the_fault_of_the_graph() {
     let folder = Folder::new("long");
-    let graph = r#"{"format": "remat.graph/1", "name": "long", "storages": [{"bytes": 1, "role": "activation"}],
+    let graph = r#"{"format": "remat.graph/1", "name": "long",
+        "storages": [{"bytes": 1, "role": "activation"}],
         "nodes": [{"name": "a", "phase": "forward", "time_us": 1e308, "reads": [], "writes": [0]},
                   {"name": "b", "phase": "backward", "time_us": 1e308, "reads": [0], "writes": []}],
         "outputs": [], "targets": [1]}"#;

@@ -77,7 +77,8 @@ fn a_step_that_does_not_fit_is_profiled_with_swaps() {
     let model = "resnet18 --image-size 32 --batch-size 16 --optimizer sgd";
     let out = folder
         .rekindle(&format!(
-            "profile {model} --memory-limit 96% --spill-dir . --out out --json --no-pictures {QUICK}"
+            "profile {model} --memory-limit 96% --spill-dir . --out out --json --no-pictures \
+             {QUICK}"
         ))
         .works();
     let summary: serde_json::Value = serde_json::from_str(&out).expect("JSON and nothing else");

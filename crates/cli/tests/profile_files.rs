@@ -4,7 +4,8 @@ mod command;
 
 use command::Folder;
 
-const NODES: &str = "rank,node_name,node_type,gtype,median_run_time_s,median_peak_mem_bytes,median_active_mem_bytes,device
+const NODES: &str = "rank,node_name,node_type,gtype,median_run_time_s,median_peak_mem_bytes,\
+                     median_active_mem_bytes,device
 0,a,activation,forward,0.001,110,110,cpu
 1,b,activation,forward,0.001,116,116,cpu
 2,c,activation,forward,0.001,120,120,cpu
@@ -12,7 +13,9 @@ const NODES: &str = "rank,node_name,node_type,gtype,median_run_time_s,median_pea
 4,b_back,gradient,backward,0.001,116,116,cpu
 5,a_back,gradient,backward,0.001,110,110,cpu
 ";
-const ACTIVATIONS: &str = "activation_name,node_type,creation_rank,last_fw_use_rank,first_bw_use_rank,last_bw_use_rank,median_mem_size_bytes,inactive_time_s,recomp_time_s,recomp_memory_bytes
+const ACTIVATIONS: &str = "activation_name,node_type,creation_rank,last_fw_use_rank,\
+                           first_bw_use_rank,last_bw_use_rank,median_mem_size_bytes,\
+                           inactive_time_s,recomp_time_s,recomp_memory_bytes
 a,activation,0,1,5,5,10,0.003,0.004,10
 b,activation,1,2,4,4,6,0.001,0.001,6
 c,activation,2,-1,3,3,4,0,0.001,4

@@ -24,7 +24,8 @@ const STEM: &str = "transformer-tiny_bs4";
 
 fn profiled(name: &str) -> Folder {
     let folder = Folder::new(name);
-    let line = "profile transformer-tiny --batch-size 4 --optimizer sgd --warmup 0 --measured 1 --no-pictures --out .";
+    let line = "profile transformer-tiny --batch-size 4 --optimizer sgd --warmup 0 --measured 1 \
+                --no-pictures --out .";
     folder.rekindle(line).works();
     folder
 }
@@ -42,7 +43,8 @@ fn what_is_missing_is_named_and_its_command_makes_it() {
     // The lines say what to type; typed with less work, they make the rest.
     let plan = format!("plan ./{STEM}.graph.json --budget 50% --out ./{STEM}.plan.json");
     let frontier = format!("frontier ./{STEM}.graph.json --out ./{STEM}.frontier.csv");
-    let compare = "compare transformer-tiny --optimizer sgd --batch-sizes 4,8 --check --csv ./transformer-tiny.compare.csv";
+    let compare = "compare transformer-tiny --optimizer sgd --batch-sizes 4,8 --check --csv \
+                   ./transformer-tiny.compare.csv";
     for line in [&plan, &frontier, compare] {
         assert!(
             said.contains(&format!("rekindle {line}")),
@@ -180,7 +182,8 @@ fn folders_and_files_of_no_use_are_errors() {
     let folder = Folder::new("nothing");
     folder.rekindle("report .").fails(2, &["rekindle profile"]);
     folder.rekindle("report gone").fails(5, &["gone"]);
-    let broken = "budget_bytes,peak_bytes,time_us,overhead_percent,recomputed_runs,lower_bound_us,gap_percent\nx,1,1,1,1,1,1\n";
+    let broken = "budget_bytes,peak_bytes,time_us,overhead_percent,recomputed_runs,lower_bound_us,\
+                  gap_percent\nx,1,1,1,1,1,1\n";
     std::fs::write(folder.0.join("f.csv"), broken).expect("writable");
     folder.rekindle("report .").fails(5, &["f.csv", "line: 2"]);
     std::fs::write(folder.0.join("f.csv"), "").expect("writable");
@@ -195,7 +198,8 @@ fn verbs_add_to_a_report() {
     let graph = format!("out/{STEM}.graph.json");
     for line in [
         format!(
-            "profile {step} --batch-size 4 --warmup 0 --measured 1 --no-pictures --out out --report=r"
+            "profile {step} --batch-size 4 --warmup 0 --measured 1 --no-pictures --out out \
+             --report=r"
         ),
         format!("plan {graph} --budget 70% --effort 0 --report=r"),
         format!("frontier {graph} --points 3 --effort 0 --report=r"),

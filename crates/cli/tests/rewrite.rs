@@ -38,9 +38,11 @@ fn what_is_rebuilt_from_nothing_says_so() {
                      {"bytes": 4, "role": "gradient"}],
         "nodes": [{"name": "mask", "phase": "forward", "time_us": 1, "reads": [], "writes": [0]},
                   {"name": "drop", "phase": "forward", "time_us": 1, "reads": [0], "writes": [1]},
-                  {"name": "back", "phase": "backward", "time_us": 1, "reads": [0, 1], "writes": [2]}]}"#;
-    let plan = r#"{"format": "remat.plan/1", "graph": "g", "budget_bytes": 18, "peak_bytes": 18, "time_us": 4,
-        "steps": [{"run": 0}, {"run": 1}, {"free": 0}, {"run": 0}, {"run": 2}, {"free": 0}, {"free": 1}]}"#;
+                  {"name": "back", "phase": "backward", "time_us": 1,
+                   "reads": [0, 1], "writes": [2]}]}"#;
+    let plan = r#"{"format": "remat.plan/1", "graph": "g", "budget_bytes": 18, "peak_bytes": 18,
+        "time_us": 4, "steps": [{"run": 0}, {"run": 1}, {"free": 0}, {"run": 0}, {"run": 2},
+                                {"free": 0}, {"free": 1}]}"#;
     for (name, text) in [("g.json", graph), ("p.json", plan)] {
         std::fs::write(folder.0.join(name), text).expect("writable");
     }

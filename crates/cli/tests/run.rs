@@ -267,7 +267,8 @@ fn a_comparison_has_a_row_for_each_batch_size_and_two_charts() {
 #[test]
 fn a_comparison_without_any_plan_is_written_and_fails() {
     let folder = Folder::new("compare-nothing");
-    let line = "compare transformer-tiny --optimizer sgd --effort 0 --batch-sizes 4 --budget 1MiB --steps 1 --json";
+    let line = "compare transformer-tiny --optimizer sgd --effort 0 --batch-sizes 4 --budget 1MiB \
+                --steps 1 --json";
     let ran = folder.rekindle(&format!("{line} --csv t.csv"));
     let rows = json(&ran.out);
     ran.fails(3, &["no batch size has a plan that fits"]);
@@ -351,7 +352,8 @@ fn a_check_begins_with_the_weights_of_the_run() {
 fn a_batch_that_this_machine_cannot_hold_is_told_in_its_row() {
     let folder = Folder::new("too-large");
     // A terabyte of activations; the first batch size is compared all the same.
-    let line = "compare transformer-tiny --optimizer sgd --batch-sizes 8,400000 --budget 90% --effort 0 --steps 1";
+    let line = "compare transformer-tiny --optimizer sgd --batch-sizes 8,400000 --budget 90% \
+                --effort 0 --steps 1";
     let rows = json(&folder.rekindle(&format!("{line} --json")).works());
     assert!(rows[0]["measured_peak_bytes"].as_u64() > Some(0));
     assert!(rows[1]["measured_peak_bytes"].is_null());

@@ -1,12 +1,12 @@
 //! The clock of a replay: when each run and each transfer begins and ends.
 //!
 //! There are three queues: compute, and a channel for each direction (one for both where the store
-//! is not duplex). A run begins when the run before it has ended and nothing makes it wait. A transfer
-//! is put on its channel at the moment at which compute reaches it, and takes latency + bytes / rate
-//! there, one after another; compute does not wait for it.
+//! is not duplex). A run begins when the run before it has ended and nothing makes it wait. A
+//! transfer is put on its channel at the moment at which compute reaches it, and takes latency +
+//! bytes / rate there, one after another; compute does not wait for it.
 //!
-//! Times are sums in the order of the steps. Without transfers nothing waits, and the time is the sum
-//! of the times of the runs.
+//! Times are sums in the order of the steps. Without transfers nothing waits, and the time is the
+//! sum of the times of the runs.
 
 use crate::{Bytes, Micros, Store};
 

@@ -1,9 +1,9 @@
-//! The digest of a graph: a plan carries the one of its graph, so that it is never taken for a plan of
-//! another.
+//! The digest of a graph: a plan carries the one of its graph, so that it is never taken for a plan
+//! of another.
 //!
 //! It is SHA-256 over everything that a plan's validity and its bytes depend on, and over the names
-//! and operations of the nodes. Times are not in it: a graph that is measured again is the same graph.
-//! Neither are the graph's own name and origin, which are words about it.
+//! and operations of the nodes. Times are not in it: a graph that is measured again is the same
+//! graph. Neither are the graph's own name and origin, which are words about it.
 
 use std::fmt;
 use std::str::FromStr;

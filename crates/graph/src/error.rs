@@ -21,7 +21,8 @@ pub enum GraphError {
     #[error("storage {storage}: size {text} is not a whole number of bytes below 2^64")]
     Size { storage: usize, text: String },
     #[error(
-        "the sizes of all storages and scratch add up to more than 2^61 bytes (at {at}), storages counted twice"
+        "the sizes of all storages and scratch add up to more than 2^61 bytes (at {at}), storages \
+         counted twice"
     )]
     SizeOverflow { at: String },
     #[error(
@@ -49,8 +50,8 @@ pub enum GraphError {
         text: String,
     },
     #[error(
-        "the times of all nodes add up to more than 1e300 microseconds (at node {id} ({name}), whose time is {text}); \
-         give times that can be"
+        "the times of all nodes add up to more than 1e300 microseconds (at node {id} ({name}), \
+         whose time is {text}); give times that can be"
     )]
     TimeOverflow {
         id: NodeId,
@@ -84,7 +85,8 @@ pub enum GraphError {
     #[error("the nodes form a cycle: {}", path.join(" -> "))]
     Cycle { path: Vec<String> },
     #[error(
-        "node {id} ({name}) reads and writes storage {storage}; an in-place update goes under `updates`"
+        "node {id} ({name}) reads and writes storage {storage}; an in-place update goes under \
+         `updates`"
     )]
     ReadsOwnWrite {
         id: NodeId,
@@ -187,8 +189,8 @@ pub enum PlanFileError {
     #[error("{}", wrong_format(found, "plan"))]
     Format { found: String },
     #[error(
-        "{step}: a step is one of {{\"run\": node}}, {{\"free\": storage}}, {{\"offload\": storage}} \
-         and {{\"fetch\": storage}}"
+        "{step}: a step is one of {{\"run\": node}}, {{\"free\": storage}}, \
+         {{\"offload\": storage}} and {{\"fetch\": storage}}"
     )]
     Step { step: StepId },
     #[error("`stored_at_start`: {index} is not an id")]

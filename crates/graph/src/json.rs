@@ -1,8 +1,9 @@
 //! Reading and writing `remat.graph/1`, `remat.plan/1` and `remat.plan/2`.
 //!
 //! A plan is written as version 1 where nothing is moved, so that every reader of plans understands
-//! it, and as version 2 otherwise. Unknown fields are ignored, so that newer files still load. Fields that have their usual value
-//! are not written. Text that is read and written again gives an equal value.
+//! it, and as version 2 otherwise. Unknown fields are ignored, so that newer files still load.
+//! Fields that have their usual value are not written. Text that is read and written again gives an
+//! equal value.
 
 use std::path::Path;
 

@@ -1,14 +1,14 @@
 //! The planning IR: what a training step is, seen as bytes and time.
 //!
 //! A [`Graph`] holds *storages* (blocks of bytes with a role) and *nodes* (pieces of work that read
-//! and write storages). A [`Schedule`] is a list of [`Step`]s on a graph: run a node, free a storage,
-//! offload it to a [`Store`], fetch it back. A node that runs again is a recomputation. A [`Plan`] is
-//! a schedule with what it promises. [`replay()`] walks a schedule, with bytes and a clock, and tells
-//! what each step does; its [`Timeline`] says how many bytes are live at each step and when all is
-//! done. [`Liveness`] says when each storage is made and used.
+//! and write storages). A [`Schedule`] is a list of [`Step`]s on a graph: run a node, free a
+//! storage, offload it to a [`Store`], fetch it back. A node that runs again is a recomputation. A
+//! [`Plan`] is a schedule with what it promises. [`replay()`] walks a schedule, with bytes and a
+//! clock, and tells what each step does; its [`Timeline`] says how many bytes are live at each step
+//! and when all is done. [`Liveness`] says when each storage is made and used.
 //!
-//! In: `remat.graph/1`, `remat.plan/1` and `remat.plan/2` text, or parts built in memory. Out: checked
-//! values.
+//! In: `remat.graph/1`, `remat.plan/1` and `remat.plan/2` text, or parts built in memory. Out:
+//! checked values.
 //! A `Graph` that exists is valid: every id is in range, every storage has exactly one writer, the
 //! order of the nodes is a valid order, and all bytes together are fewer than 2^61.
 //!

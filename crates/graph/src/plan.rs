@@ -25,8 +25,8 @@ pub struct Plan {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", match plan == graph {
     true => format!(
-        "the plan is for another graph of the name \"{graph}\", whose digest is not that of this one; \
-         make a plan for this one"
+        "the plan is for another graph of the name \"{graph}\", whose digest is not that of this \
+         one; make a plan for this one"
     ),
     false => format!("the plan is for the graph \"{plan}\", this is \"{graph}\""),
 })]

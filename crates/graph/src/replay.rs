@@ -1,25 +1,27 @@
-//! The one replay: a schedule is walked once, with its bytes and its clock, and whoever wants to know
-//! is told what each step did.
+//! The one replay: a schedule is walked once, with its bytes and its clock, and whoever wants to
+//! know is told what each step did.
 //!
-//! In: a graph and a schedule. Out: the [`Timeline`], or the first step that cannot be done. Everything
-//! that follows from a schedule (lifetimes, breakdowns, a report's curves, an executor's ledger) is a
-//! visitor of this replay. Two others exist on purpose: the checker's own, which judges this one, and
-//! the search's incremental model, which tests hold against it.
+//! In: a graph and a schedule. Out: the [`Timeline`], or the first step that cannot be done.
+//! Everything that follows from a schedule (lifetimes, breakdowns, a report's curves, an executor's
+//! ledger) is a visitor of this replay. Two others exist on purpose: the checker's own, which
+//! judges this one, and the search's incremental model, which tests hold against it.
 //!
 //! The rules:
-//! * *Bytes* follow the order of the steps alone; the clock never changes them. A run claims what it
-//!   writes and does not find live, and scratch while it runs: its workspace, and a copy of every
-//!   output that is live already, which is dropped. A free gives back. An offload claims and gives
-//!   back nothing. A fetch claims the storage's bytes at its place in the order.
-//! * *Clock*: see `clock.rs`. A run waits for everything that it reads to have arrived, and, where it
-//!   updates a storage in place, for the copy of it that is being written. A free waits for the
-//!   storage's own transfers. A fetch begins no earlier than the end of the offload that made the copy.
-//! * *Copies*: an offload makes a copy of what the storage holds; an update in place makes it stale. A
-//!   fetch needs a copy that is not stale, and a storage that is not in memory. A persistent storage
-//!   can be freed only where it has such a copy.
-//! * *Start and end*: what inputs write is in memory at the start, but for what is stored at the start,
-//!   which has a copy. What was stored at the start ends with a copy that is not stale, and not in
-//!   memory; every other persistent storage that was there ends in memory, and so does every output.
+//! * *Bytes* follow the order of the steps alone; the clock never changes them. A run claims what
+//!   it writes and does not find live, and scratch while it runs: its workspace, and a copy of
+//!   every output that is live already, which is dropped. A free gives back. An offload claims and
+//!   gives back nothing. A fetch claims the storage's bytes at its place in the order.
+//! * *Clock*: see `clock.rs`. A run waits for everything that it reads to have arrived, and, where
+//!   it updates a storage in place, for the copy of it that is being written. A free waits for the
+//!   storage's own transfers. A fetch begins no earlier than the end of the offload that made the
+//!   copy.
+//! * *Copies*: an offload makes a copy of what the storage holds; an update in place makes it
+//!   stale. A fetch needs a copy that is not stale, and a storage that is not in memory. A
+//!   persistent storage can be freed only where it has such a copy.
+//! * *Start and end*: what inputs write is in memory at the start, but for what is stored at the
+//!   start, which has a copy. What was stored at the start ends with a copy that is not stale, and
+//!   not in memory; every other persistent storage that was there ends in memory, and so does every
+//!   output.
 
 use crate::clock::{Clock, Direction, Span};
 use crate::schedule::Schedule;

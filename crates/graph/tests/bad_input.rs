@@ -106,7 +106,8 @@ fn another_format() {
 
 #[test]
 fn a_plan_is_no_graph_and_a_graph_is_no_plan() {
-    let plan = r#"{"format": "remat.plan/1", "budget_bytes": 1, "peak_bytes": 1, "time_us": 1, "steps": []}"#;
+    let plan = r#"{"format": "remat.plan/1", "budget_bytes": 1, "peak_bytes": 1,
+                   "time_us": 1, "steps": []}"#;
     let message = Graph::from_json(plan).expect_err("a plan").to_string();
     assert!(message.contains("it is a plan and no graph"), "{message}");
     let message = Plan::from_json(VALID).expect_err("a graph").to_string();

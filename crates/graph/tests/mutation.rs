@@ -5,12 +5,14 @@ use rekindle_graph::{Graph, Plan, Schedule, Timeline};
 /// Enough to meet every branch of the reader many times, within a second.
 const ROUNDS: u64 = 20_000;
 
-const GRAPH: &str = r#"{"format":"remat.graph/1","name":"t","storages":[{"bytes":10,"role":"parameter"},
-{"bytes":4,"role":"activation"},{"bytes":6,"role":"gradient"}],"nodes":[
+const GRAPH: &str = r#"{"format":"remat.graph/1","name":"t","storages":[
+{"bytes":10,"role":"parameter"},{"bytes":4,"role":"activation"},{"bytes":6,"role":"gradient"}],
+"nodes":[
 {"name":"w","phase":"input","time_us":0,"reads":[],"writes":[0]},
 {"name":"c","phase":"forward","time_us":2.5,"reads":[0],"writes":[1],"workspace_bytes":7},
 {"name":"b","phase":"backward","time_us":1,"reads":[1],"writes":[2],"random":true},
-{"name":"s","phase":"optimizer","time_us":1,"reads":[0,2],"writes":[],"updates":[0],"recompute":false}],
+{"name":"s","phase":"optimizer","time_us":1,"reads":[0,2],"writes":[],"updates":[0],
+"recompute":false}],
 "outputs":[2],"targets":[3]}"#;
 
 /// xorshift64: plain, seeded, the same everywhere.
@@ -75,8 +77,8 @@ fn mutated_graphs_load_or_give_an_error() {
 #[test]
 fn mutated_plans_load_or_give_an_error() {
     let graph = Graph::from_json(GRAPH).expect("valid");
-    let plan = r#"{"format":"remat.plan/1","graph":"t","budget_bytes":31,"peak_bytes":31,"time_us":4.5,
-"steps":[{"run":1},{"run":2},{"free":1},{"run":3}]}"#;
+    let plan = r#"{"format":"remat.plan/1","graph":"t","budget_bytes":31,"peak_bytes":31,
+"time_us":4.5,"steps":[{"run":1},{"run":2},{"free":1},{"run":3}]}"#;
     for seed in 1..=ROUNDS {
         let text = mutate(plan, &mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
         if let Ok(plan) = Plan::from_json(&text) {

@@ -17,8 +17,8 @@ pub enum ModelError {
     },
     /// A sequence that is longer than the model has positions.
     #[error(
-        "`{model}` has {positions} positions, but the sequence length is {sequence}; use a sequence \
-         of at most {positions}"
+        "`{model}` has {positions} positions, but the sequence length is {sequence}; use a \
+         sequence of at most {positions}"
     )]
     SequenceTooLong {
         /// The model.
@@ -30,8 +30,8 @@ pub enum ModelError {
     },
     /// A sequence without a next token.
     #[error(
-        "`{model}` learns to predict the next token, and a sequence of {sequence} has none; use a sequence of at \
-         least 2"
+        "`{model}` learns to predict the next token, and a sequence of {sequence} has none; use a \
+         sequence of at least 2"
     )]
     SequenceTooShort {
         /// The model.

@@ -10,7 +10,8 @@ pub enum PlanError {
     Infeasible(Box<Infeasible>),
     /// The watch said stop before there was a plan under the budget.
     #[error(
-        "stopped before a plan under {budget} was found (lowest peak so far: {lowest}); allow more time"
+        "stopped before a plan under {budget} was found (lowest peak so far: {lowest}); allow \
+         more time"
     )]
     Stopped {
         /// What the step may use.

@@ -86,7 +86,8 @@ fn plans_are_those_of_the_committed_digests() {
     let outside: Vec<Graph> = outside.into_iter().filter(|g| !is_ours(g)).collect();
     if outside.is_empty() {
         // Not by a macro, whose output the test runner keeps to itself.
-        let line = b"NOT RUN: the plans of the MOCCASIN graphs, which are not in ../shared/graphs\n";
+        let line = b"NOT RUN: the plans of the MOCCASIN graphs, which are not in \
+                     ../shared/graphs\n";
         std::io::stderr().write_all(line).expect("written");
     }
     all.extend(outside);

@@ -19,8 +19,8 @@ pub enum ProfileError {
     Spill(SpillError),
     #[error(
         "`{node}` alone needs {needed} ({persistent} of it for parameters, optimizer state and the \
-         batch), more than the limit of {limit}; swapping cannot help there: raise the limit or take \
-         a smaller batch"
+         batch), more than the limit of {limit}; swapping cannot help there: raise the limit or \
+         take a smaller batch"
     )]
     NodeDoesNotFit {
         node: String,
@@ -37,7 +37,11 @@ pub enum ProfileError {
     File(#[from] FileError),
     #[error("{}: {message}", path.display())]
     Csv { path: PathBuf, message: String },
-    #[error("{}: there is no column `{column}`; a file of this kind has {}", path.display(), expected.join(","))]
+    #[error(
+        "{}: there is no column `{column}`; a file of this kind has {}",
+        path.display(),
+        expected.join(",")
+    )]
     MissingColumn {
         path: PathBuf,
         column: &'static str,

@@ -12,7 +12,10 @@ use rekindle_graph::{Graph, Node, Phase, Role, StorageId};
 
 /// Declares an enum whose variants have a name in the CSV files.
 macro_rules! named {
-    ($(#[$doc:meta])* $name:ident { $($(#[$each:meta])* $variant:ident = $text:literal),* $(,)? }) => {
+    (
+        $(#[$doc:meta])*
+        $name:ident { $($(#[$each:meta])* $variant:ident = $text:literal),* $(,)? }
+    ) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum $name { $($(#[$each])* $variant),* }

@@ -103,7 +103,8 @@ fn gpu_profiles() -> Option<PathBuf> {
     let found = folder.is_dir().then_some(folder);
     if found.is_none() {
         // Not by a macro, whose output the test runner keeps to itself.
-        let line = b"NOT RUN: the reading of GPU profiles, which are not in ../shared/gpu-profiles\n";
+        let line = b"NOT RUN: the reading of GPU profiles, which are not in \
+                     ../shared/gpu-profiles\n";
         std::io::stderr().write_all(line).expect("written");
     }
     found

@@ -85,8 +85,8 @@ impl Plan {
         })
     }
 
-    /// `("run", node)`, and `("free", storage)`, `("offload", storage)` and `("fetch", storage)`, in
-    /// order.
+    /// `("run", node)`, and `("free", storage)`, `("offload", storage)` and `("fetch", storage)`,
+    /// in order.
     fn steps(&self) -> Vec<(&'static str, u32)> {
         let pair = |step: &Step| match *step {
             Step::Run(node) => ("run", node.0),
@@ -167,7 +167,9 @@ impl Decision {
 /// Plans `graph` under `budget` bytes. `progress(done, total, best, lowest)` is called now and
 /// then; after `time_limit` seconds the best plan so far is taken.
 #[pyfunction]
-#[pyo3(signature = (graph, budget, *, strategy = "search", effort = None, time_limit = None, progress = None))]
+#[pyo3(signature = (
+    graph, budget, *, strategy = "search", effort = None, time_limit = None, progress = None
+))]
 pub(crate) fn plan(
     py: Python<'_>,
     graph: &Graph,

@@ -23,8 +23,9 @@ use rekindle_plan::{NoWatch, Options, Planned, Strategy};
 use rekindle_profile::MeasureOptions;
 use rekindle_program::Optimizer;
 
-const HEADER: &str = "model,batch_size,share,budget_bytes,plain_peak_bytes,strategy,predicted_peak_bytes,\
-                      measured_peak_bytes,predicted_overhead_percent,bound_percent,plan_seconds,recomputed,plain_seconds,planned_seconds";
+const HEADER: &str = "model,batch_size,share,budget_bytes,plain_peak_bytes,strategy,\
+                      predicted_peak_bytes,measured_peak_bytes,predicted_overhead_percent,\
+                      bound_percent,plan_seconds,recomputed,plain_seconds,planned_seconds";
 
 /// Of weights, data and dropout.
 const SEED: u64 = 0;

@@ -17,8 +17,8 @@ use rekindle_verify::Violations;
 pub enum Error {
     /// No plan's arena fits in the budget.
     #[error(
-        "the step does not fit in {budget} ({} bytes): the smallest arena known for it has {smallest} \
-         ({} bytes); give it that much, or take a smaller batch",
+        "the step does not fit in {budget} ({} bytes): the smallest arena known for it has \
+         {smallest} ({} bytes); give it that much, or take a smaller batch",
         budget.get(), smallest.get()
     )]
     DoesNotFit {
@@ -28,7 +28,8 @@ pub enum Error {
     },
     /// The plain step is larger than what it may use.
     #[error(
-        "the plain step needs an arena of {needed} ({} bytes), more than the budget of {budget}; {}",
+        "the plain step needs an arena of {needed} ({} bytes), more than the budget of {budget}; \
+         {}",
         needed.get(), planned_instead("without `--plain`", Some(*budget), *smallest)
     )]
     PlainDoesNotFit {
@@ -48,8 +49,8 @@ pub enum Error {
     },
     /// One sample trains in the budget, but takes too long.
     #[error(
-        "not even one sample trains in the budget within the overhead allowed: the best plan found takes \
-         {:.1} % more time, {:.1} % are allowed; allow more, or give it more memory",
+        "not even one sample trains in the budget within the overhead allowed: the best plan \
+         found takes {:.1} % more time, {:.1} % are allowed; allow more, or give it more memory",
         100.0 * overhead, 100.0 * allowed
     )]
     TooSlow { overhead: f64, allowed: f64 },
@@ -74,8 +75,8 @@ pub enum Error {
     #[error(transparent)]
     Engine(#[from] EngineError),
     #[error(
-        "step {step} had a peak of {} live and {} of arena, but {} and {} were predicted, please report \
-         this", measured.live, measured.arena, predicted.live, predicted.arena
+        "step {step} had a peak of {} live and {} of arena, but {} and {} were predicted, please \
+         report this", measured.live, measured.arena, predicted.live, predicted.arena
     )]
     PeakDiffers {
         step: u64,
@@ -91,8 +92,8 @@ pub enum Error {
         why: String,
     },
     #[error(
-        "the checkpoint {} does not belong to this run: {why}; resume it with the model, sizes, optimizer \
-         and seed that it was written with", path.display()
+        "the checkpoint {} does not belong to this run: {why}; resume it with the model, sizes, \
+         optimizer and seed that it was written with", path.display()
     )]
     OtherRun { path: PathBuf, why: String },
 }

@@ -15,7 +15,10 @@
 //!     Axis::new("batch size", Unit::Count),
 //!     Axis::new("peak memory", Unit::Bytes),
 //!     ["4", "8"],
-//!     Series::Bars(vec![Bars::new("plain", [1.2e9, 2.4e9]), Bars::new("planned", [0.6e9, 1.2e9])]),
+//!     Series::Bars(vec![
+//!         Bars::new("plain", [1.2e9, 2.4e9]),
+//!         Bars::new("planned", [0.6e9, 1.2e9]),
+//!     ]),
 //! )
 //! .limit(2e9, "budget");
 //! assert!(chart.to_svg().starts_with("<svg"));

@@ -60,7 +60,8 @@ impl Svg {
         let [x, y] = corner.map(Short);
         let [width, height] = size.map(|v| Short(v.max(0.0)));
         let shape = format!(
-            "<rect class=\"{class}\" x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" fill=\"{fill}\""
+            "<rect class=\"{class}\" x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" \
+             fill=\"{fill}\""
         );
         self.element(&shape, "rect", hover);
     }
@@ -101,8 +102,8 @@ impl Svg {
         let width = if class == "limit" { 2 } else { 1 };
         let _ = writeln!(
             self.body,
-            "<line class=\"{class}\" x1=\"{x1}\" y1=\"{y1}\" x2=\"{x2}\" y2=\"{y2}\" stroke=\"{stroke}\" \
-             stroke-width=\"{width}\"{dash}/>"
+            "<line class=\"{class}\" x1=\"{x1}\" y1=\"{y1}\" x2=\"{x2}\" y2=\"{y2}\" \
+             stroke=\"{stroke}\" stroke-width=\"{width}\"{dash}/>"
         );
     }
 
@@ -150,7 +151,8 @@ impl Svg {
         let halo = if style.over_data { HALO } else { "" };
         let _ = writeln!(
             self.body,
-            "<text class=\"{}\" {place} font-size=\"{}\" fill=\"{}\" text-anchor=\"{anchor}\"{halo}>{}</text>",
+            "<text class=\"{}\" {place} font-size=\"{}\" fill=\"{}\" \
+             text-anchor=\"{anchor}\"{halo}>{}</text>",
             style.class,
             Short(style.size),
             style.fill,
@@ -174,8 +176,9 @@ impl Svg {
     pub(crate) fn finish(self, title: &str) -> String {
         let (width, height) = (theme::WIDTH, theme::HEIGHT);
         format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \
-             height=\"{height}\" role=\"img\" font-family=\"'Noto Sans', 'Segoe UI', Helvetica, Arial, sans-serif\">\n\
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
+             width=\"{width}\" height=\"{height}\" role=\"img\" \
+             font-family=\"'Noto Sans', 'Segoe UI', Helvetica, Arial, sans-serif\">\n\
              <title>{}</title>\n{}{}</svg>\n",
             escaped(title),
             dark_style(),

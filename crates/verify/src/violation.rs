@@ -110,7 +110,8 @@ pub enum Violation {
         origin: StorageId,
     },
     #[error(
-        "rewritten graph: storage {storage}, a copy of {origin}, is {found:?} and must be {expected:?}"
+        "rewritten graph: storage {storage}, a copy of {origin}, is {found:?} and must be \
+         {expected:?}"
     )]
     RoleChanged {
         storage: StorageId,

@@ -29,7 +29,13 @@ Examples:
   rekindle compare bert-base --batch-sizes 8,16 --budget 4GiB --charts charts")]
 pub(crate) struct Arguments {
     /// The batch sizes, one row each
-    #[arg(long, value_name = "N,N,…", value_delimiter = ',', default_value = "4,8", value_parser = parse_count)]
+    #[arg(
+        long,
+        value_name = "N,N,…",
+        value_delimiter = ',',
+        default_value = "4,8",
+        value_parser = parse_count
+    )]
     batch_sizes: Vec<usize>,
     /// What the whole step may use: 3GiB, 800MiB, plain bytes, or 60% of each plain step's peak
     #[arg(long, default_value = "50%", value_parser = parse_budget, allow_hyphen_values = true)]

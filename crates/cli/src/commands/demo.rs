@@ -156,7 +156,8 @@ fn print_tables(compared: &[(&Example, Vec<Row>)], page: &Path, seconds: f64) {
         rows.iter().for_each(|row| println!("{}", table::line(row)));
     }
     println!(
-        "\nThe same training, bit for bit, in less memory; every measured peak is the\npredicted one, to the byte."
+        "\nThe same training, bit for bit, in less memory; every measured peak is the\npredicted \
+         one, to the byte."
     );
     println!("report    {} (in {seconds:.0} s)", page.display());
 }

@@ -74,7 +74,8 @@ fn gap(planned: &Planned) -> f64 {
 
 pub(super) fn csv(frontier: &Frontier) -> String {
     let mut csv = String::from(
-        "budget_bytes,peak_bytes,time_us,overhead_percent,recomputed_runs,lower_bound_us,gap_percent\n",
+        "budget_bytes,peak_bytes,time_us,overhead_percent,recomputed_runs,lower_bound_us,\
+         gap_percent\n",
     );
     for p in &frontier.points {
         writeln!(

@@ -13,8 +13,9 @@ use crate::summary::percent;
 /// Find the largest batch that trains in a byte budget, plain and planned, and what it costs
 #[derive(clap::Args)]
 #[command(after_help = "\
-Nothing larger than a small batch is run: peaks are computed (a run has exactly the same), times are measured
-at a small batch size and scaled node by node. `rekindle compare` measures the batch size that was found.
+Nothing larger than a small batch is run: peaks are computed (a run has exactly the same), times \
+are measured at a small batch size and scaled node by node. `rekindle compare` measures the batch \
+size that was found.
 
 Examples:
   rekindle max-batch resnet152 --budget 8GiB

@@ -108,7 +108,8 @@ impl Planning {
         match Duration::try_from_secs_f64(seconds) {
             Ok(limit) if seconds > 0.0 => Ok(Some(limit)),
             _ => Err(UsageError(format!(
-                "a time limit of {seconds:e} seconds makes no sense; give a number above zero, in reason"
+                "a time limit of {seconds:e} seconds makes no sense; give a number above zero, in \
+                 reason"
             ))),
         }
     }

@@ -53,7 +53,12 @@ pub(crate) struct Arguments {
 #[derive(clap::Args)]
 pub(crate) struct Profile {
     /// Plan from the profiler's two files, at the level of activations: the node table
-    #[arg(long, value_name = "FILE.csv", requires = "activation_stats", conflicts_with_all = ["graph", "out"])]
+    #[arg(
+        long,
+        value_name = "FILE.csv",
+        requires = "activation_stats",
+        conflicts_with_all = ["graph", "out"]
+    )]
     pub(crate) node_stats: Option<PathBuf>,
     /// The activation table
     #[arg(long, value_name = "FILE.csv", requires = "node_stats")]
@@ -113,8 +118,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let budget = arguments.budget.resolve(plain_peak);
     if budget > plain_peak {
         output::note(&format!(
-            "the budget of {budget} is above the plain step's peak of {plain_peak}: nothing has to be \
-             recomputed"
+            "the budget of {budget} is above the plain step's peak of {plain_peak}: nothing has \
+             to be recomputed"
         ));
     }
     let mut meter = Meter::new(limit);

@@ -40,7 +40,12 @@ pub(crate) struct Arguments {
     #[arg(long)]
     plain: bool,
     /// Train up to this step
-    #[arg(long, value_name = "K", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(
+        long,
+        value_name = "K",
+        default_value_t = 3,
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
     steps: u64,
     /// Take the times from this folder, which `rekindle profile` wrote, and do not measure
     #[arg(
@@ -83,7 +88,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     check_files(arguments)?;
     let is_planned = arguments.budget.is_some() && !arguments.plain;
     if arguments.reported.is_wanted() && !is_planned {
-        let why = "a report shows a plan, and the plain step has none; give a --budget, or leave out --report";
+        let why = "a report shows a plan, and the plain step has none; give a --budget, or leave \
+                   out --report";
         return Err(UsageError(why.into()).into());
     }
     arguments.reported.folder()?;
@@ -252,8 +258,8 @@ pub(crate) fn check_text(checked: &Checked) -> Result<String, Promised> {
             if *steps == 1 { "" } else { "s" }
         )),
         Some(difference) => Err(Promised(format!(
-            "{} of {tensors} tensors differ from the plain step's after {steps} steps; the first is {}, whose \
-             number {} is {} and not {}",
+            "{} of {tensors} tensors differ from the plain step's after {steps} steps; the first \
+             is {}, whose number {} is {} and not {}",
             checked.differences.len(),
             difference.name,
             difference.first.0,
@@ -285,7 +291,8 @@ fn train(
         if done >= arguments.steps {
             let last = arguments.steps;
             output::note(&format!(
-                "the checkpoint is of step {done}, so nothing is left to train up to step {last}; give more --steps"
+                "the checkpoint is of step {done}, so nothing is left to train up to step {last}; \
+                 give more --steps"
             ));
         }
     }

@@ -182,7 +182,8 @@ pub(crate) fn read_times(
     match is_same_step(&graph, &profiled) {
         true => Ok(graph.with_times(&times)?),
         false => Err(UsageError(format!(
-            "the profile in {} is of another step; profile this one with the same model, sizes and optimizer",
+            "the profile in {} is of another step; profile this one with the same model, sizes \
+             and optimizer",
             folder.display()
         ))
         .into()),

@@ -23,7 +23,8 @@ pub(crate) struct Arguments {
     #[arg(
         required_unless_present = "numeric",
         conflicts_with_all = [
-            "numeric", "batch_size", "budget", "steps", "image_size", "sequence", "optimizer", "learning_rate",
+            "numeric", "batch_size", "budget", "steps", "image_size", "sequence", "optimizer",
+            "learning_rate",
             "threads", "seed", "strategy", "effort", "time_limit",
         ]
     )]

@@ -232,7 +232,9 @@ vectorised! {
             (true, Some(dy2)) => {
                 gradient_rows::<A, true, true>(x, dy, dy2, channel, offset, slope, dx)
             }
-            (false, None) => gradient_rows::<A, false, false>(x, dy, dy, channel, offset, slope, dx),
+            (false, None) => {
+                gradient_rows::<A, false, false>(x, dy, dy, channel, offset, slope, dx)
+            }
             (false, Some(dy2)) => {
                 gradient_rows::<A, false, true>(x, dy, dy2, channel, offset, slope, dx)
             }

@@ -132,7 +132,8 @@ vectorised! {
                 let value = (x[c] - mean) * reciprocal;
                 dgamma[c] = A::mul_add(dy[c], value, dgamma[c]);
                 dbeta[c] += dy[c];
-                dx[c] = reciprocal * A::mul_add(value, slope, A::mul_add(dy[c], gamma[c], -average));
+                let scaled = A::mul_add(dy[c], gamma[c], -average);
+                dx[c] = reciprocal * A::mul_add(value, slope, scaled);
             }
         }
     }

@@ -107,8 +107,8 @@ pub enum ActivationPlanError {
         count: usize,
     },
     #[error(
-        "activation {name}: {bytes} bytes, and {recompute} to make it again; with the peak and the activations before it \
-         that is more than fits in 64 bits; correct the sizes in its row",
+        "activation {name}: {bytes} bytes, and {recompute} to make it again; with the peak and \
+         the activations before it that is more than fits in 64 bits; correct the sizes in its row",
         bytes = bytes.get(), recompute = recompute.get()
     )]
     SizeOverflow {

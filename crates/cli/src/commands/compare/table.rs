@@ -23,8 +23,8 @@ fn columns(cells: [&str; 8]) -> String {
         predicted,
     ] = cells;
     format!(
-        "{batch:>5} {plain_peak:>11} {planned_peak:>12} {reduction:>9} {plain:>9} {planned:>9} {overhead:>8} \
-         {predicted:>9}"
+        "{batch:>5} {plain_peak:>11} {planned_peak:>12} {reduction:>9} {plain:>9} {planned:>9} \
+         {overhead:>8} {predicted:>9}"
     )
 }
 
@@ -123,9 +123,9 @@ pub(crate) fn line(row: &Row) -> String {
 /// All rows for a program; a cell without a value is empty.
 pub(crate) fn csv(model: &str, strategy: &str, rows: &[Row]) -> String {
     let mut csv = String::from(
-        "model,batch_size,strategy,budget_bytes,plain_peak_bytes,predicted_peak_bytes,measured_peak_bytes,\
-         reduction_percent,plain_seconds,planned_seconds,overhead_percent,predicted_overhead_percent,recomputed,\
-         bit_equal,remark\n",
+        "model,batch_size,strategy,budget_bytes,plain_peak_bytes,predicted_peak_bytes,\
+         measured_peak_bytes,reduction_percent,plain_seconds,planned_seconds,overhead_percent,\
+         predicted_overhead_percent,recomputed,bit_equal,remark\n",
     );
     for row in rows {
         let number = |value: Option<f64>| value.map_or(String::new(), |v| v.to_string());

@@ -1,8 +1,8 @@
 //! From what is in a folder to what the page shows.
 //!
-//! A graph is a step. A plan belongs to the graph whose digest it carries, and a frontier to the graph whose plain peak is its largest budget, so nothing
-//! depends on how files are called. Tables of a profile without a graph are a step too, of which
-//! less is known.
+//! A graph is a step. A plan belongs to the graph whose digest it carries, and a frontier to the
+//! graph whose plain peak is its largest budget, so nothing depends on how files are called. Tables
+//! of a profile without a graph are a step too, of which less is known.
 
 use std::path::Path;
 
@@ -139,7 +139,8 @@ fn beside(graph: &Graph, folder: &Folder) -> anyhow::Result<Vec<Beside>> {
         (
             Strategy::Blocks,
             "per-block",
-            "checkpoints every residual block or layer, as is usual in PyTorch: its input is kept, and all of it runs again.",
+            "checkpoints every residual block or layer, as is usual in PyTorch: its input is \
+             kept, and all of it runs again.",
         ),
         (
             Strategy::Sqrt,
@@ -374,7 +375,8 @@ mod tests {
     fn a_plan_belongs_to_the_graph_whose_digest_it_carries() {
         let text = r#"{"format": "remat.graph/1", "name": "step", "origin": "by hand",
             "storages": [{"bytes": 8, "role": "activation"}],
-            "nodes": [{"name": "f", "op": "f", "phase": "forward", "time_us": 3, "reads": [], "writes": [0]}],
+            "nodes": [{"name": "f", "op": "f", "phase": "forward", "time_us": 3,
+                       "reads": [], "writes": [0]}],
             "outputs": [0], "targets": []}"#;
         let graph = Graph::from_json(text).expect("a graph");
         let mut parts = graph.clone().into_parts();

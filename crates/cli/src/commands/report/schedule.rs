@@ -81,10 +81,12 @@ mod tests {
 
     /// `f` makes s1 from the input s0 with 2 bytes of scratch, `b` reads both.
     const GRAPH: &str = r#"{"format": "remat.graph/1",
-        "storages": [{"bytes": 1, "role": "input"}, {"bytes": 4, "role": "activation"}, {"bytes": 8, "role": "gradient"}],
+        "storages": [{"bytes": 1, "role": "input"}, {"bytes": 4, "role": "activation"},
+                     {"bytes": 8, "role": "gradient"}],
         "nodes": [
         {"name": "x", "phase": "input", "time_us": 0, "reads": [], "writes": [0]},
-        {"name": "f", "phase": "forward", "time_us": 1, "reads": [0], "writes": [1], "workspace_bytes": 2},
+        {"name": "f", "phase": "forward", "time_us": 1, "reads": [0], "writes": [1],
+         "workspace_bytes": 2},
         {"name": "b", "phase": "backward", "time_us": 1, "reads": [0, 1], "writes": [2]}],
         "outputs": [2]}"#;
 

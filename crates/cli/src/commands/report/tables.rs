@@ -81,7 +81,8 @@ fn rows<T: DeserializeOwned>(path: &Path, text: &str) -> Result<Vec<T>, ProfileE
 mod tests {
     use super::*;
 
-    const HEADER: &str = "budget_bytes,peak_bytes,time_us,overhead_percent,recomputed_runs,lower_bound_us,gap_percent";
+    const HEADER: &str = "budget_bytes,peak_bytes,time_us,overhead_percent,recomputed_runs,\
+                          lower_bound_us,gap_percent";
 
     #[test]
     fn a_frontier_comes_back_in_order_of_its_peaks() {
@@ -106,9 +107,11 @@ mod tests {
 
     #[test]
     fn an_empty_cell_of_a_comparison_is_no_value() {
-        let text = "model,batch_size,strategy,budget_bytes,plain_peak_bytes,predicted_peak_bytes,measured_peak_bytes,\
-                    reduction_percent,plain_seconds,planned_seconds,overhead_percent,predicted_overhead_percent,recomputed,bit_equal,remark\n\
-                    m,4,search,5,10,,,,,,,,,,\"no plan, not one\"\nm,8,search,5,10,5,5,50,1.5,2,33,30,7,yes,\n";
+        let text = "model,batch_size,strategy,budget_bytes,plain_peak_bytes,predicted_peak_bytes,\
+                    measured_peak_bytes,reduction_percent,plain_seconds,planned_seconds,\
+                    overhead_percent,predicted_overhead_percent,recomputed,bit_equal,remark\n\
+                    m,4,search,5,10,,,,,,,,,,\"no plan, not one\"\n\
+                    m,8,search,5,10,5,5,50,1.5,2,33,30,7,yes,\n";
         let rows = comparisons(Path::new("c.csv"), text).expect("a comparison");
         assert_eq!((rows[0].planned_peak, rows[0].bit_equal), (None, false));
         assert_eq!(rows[0].remark, "no plan, not one");
