@@ -24,7 +24,8 @@ const PACKAGE: &str = "target/python";
 const WHEELS: &str = "target/wheels";
 const WHEEL_TRIAL: &str = "target/wheels/trial";
 /// Imports the package, which must be the wheel's, with its native half.
-const TRIAL: &str = "import rekindle; assert 'trial' in rekindle.__file__, rekindle.__file__; rekindle.parse_budget, rekindle.InfeasibleBudget";
+const TRIAL: &str = "import rekindle; assert 'trial' in rekindle.__file__, rekindle.__file__; \
+                     rekindle.parse_budget, rekindle.InfeasibleBudget";
 
 /// Installs the package, checks its types, and runs every test under `python/tests`.
 pub(crate) fn check(repo: &Repo) -> Result<()> {

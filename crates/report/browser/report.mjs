@@ -1,6 +1,8 @@
-// The report in a real browser: `node report.mjs PAGE.html PICTURES_FOLDER`, with playwright-core beside it.
+// The report in a real browser: `node report.mjs PAGE.html PICTURES_FOLDER`, with playwright-core
+// beside it.
 //
-// The page must load without a complaint, show every section, answer pointer, keyboard and fingers, and fit a phone. It is
+// The page must load without a complaint, show every section, answer pointer, keyboard and fingers,
+// and fit a phone. It is
 // looked at on a desk and on a phone, light and dark, and a picture of each is left in the folder.
 
 import assert from "node:assert/strict";
@@ -16,8 +18,10 @@ const FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", 
 const SCREENS = [
   { name: "desk-light", viewport: { width: 1280, height: 900 }, colorScheme: "light" },
   { name: "desk-dark", viewport: { width: 1280, height: 900 }, colorScheme: "dark" },
-  { name: "phone-light", viewport: { width: 390, height: 844 }, colorScheme: "light", isMobile: true, hasTouch: true },
-  { name: "phone-dark", viewport: { width: 360, height: 740 }, colorScheme: "dark", isMobile: true, hasTouch: true },
+  { name: "phone-light", viewport: { width: 390, height: 844 }, colorScheme: "light",
+    isMobile: true, hasTouch: true },
+  { name: "phone-dark", viewport: { width: 360, height: 740 }, colorScheme: "dark", isMobile: true,
+    hasTouch: true },
 ];
 
 const text = (page, selector) => page.locator(selector).first().innerText();
@@ -26,10 +30,14 @@ const moment = ".moment .node";
 
 async function everySectionIsThere(page) {
   for (const [selector, least] of [
-    [".tile", 4], ['[data-panel="plain"] path.layer', 5], [`${planned} path.layer`, 5], [`${planned} .boundary`, 1],
-    [`${planned} .limit`, 1], [`${planned} .peak`, 1], ["#peak .parts", 2], ["#peak table", 2], ["#frontier circle.point", 3],
-    ["#frontier .chosen", 1], ["#frontier .beside", 2], ["#activations tbody tr", 10], ["#profile .column", 20],
-    ["#profile circle.point", 10], ["#batches rect.bar", 4], ["#batches .curve", 2], ["#batches tbody tr", 2],
+    [".tile", 4], ['[data-panel="plain"] path.layer', 5], [`${planned} path.layer`, 5],
+      [`${planned} .boundary`, 1],
+    [`${planned} .limit`, 1], [`${planned} .peak`, 1], ["#peak .parts", 2], ["#peak table", 2],
+      ["#frontier circle.point", 3],
+    ["#frontier .chosen", 1], ["#frontier .beside", 2], ["#activations tbody tr", 10],
+      ["#profile .column", 20],
+    ["#profile circle.point", 10], ["#batches rect.bar", 4], ["#batches .curve", 2],
+      ["#batches tbody tr", 2],
   ]) {
     const found = await page.locator(selector).count();
     assert.ok(found >= least, `${selector}: ${found}, expected ${least} at least`);
@@ -40,12 +48,14 @@ async function everySectionIsThere(page) {
 
 // The page adds up lives; the planner counted bytes. They must agree.
 async function thePeakIsThePlans(page) {
-  const { schedules } = await page.evaluate(() => JSON.parse(document.getElementById("data").textContent).steps[0]);
+  const { schedules } = await page.evaluate(() => JSON.parse(document.getElementById("data")
+    .textContent).steps[0]);
   for (const [panel, schedule] of [["plain", schedules[0]], ["planned", schedules[1]]]) {
     const shown = await page.locator(`[data-panel="${panel}"] .peak title`).textContent();
     const [, number, unit] = /peak: ([\d.]+) (\w+)/.exec(shown);
     const bytes = number * { KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30 }[unit];
-    assert.ok(Math.abs(bytes / schedule.peak - 1) < 0.002, `${shown} is not ${schedule.peak} bytes`);
+    assert.ok(Math.abs(bytes / schedule.peak - 1) < 0.002,
+      `${shown} is not ${schedule.peak} bytes`);
   }
 }
 
@@ -84,7 +94,8 @@ async function draggingZoomsAndBothPanelsFollow(page) {
   await page.keyboard.down("Control");
   await page.mouse.wheel(0, -300);
   await page.keyboard.up("Control");
-  await page.waitForFunction(([selector, was]) => [...document.querySelectorAll(selector)].map((t) => t.textContent).join() !== was,
+  await page.waitForFunction(([selector, was]) => [...document.querySelectorAll(selector)].map(
+    (t) => t.textContent).join() !== was,
     [`${planned} .x-tick`, whole.join()]);
   await page.mouse.dblclick(...await placeOn(page, 0.5));
   assert.deepEqual(await ticks(page), whole);
@@ -116,8 +127,10 @@ async function fingersLookAround(page) {
 
 async function theTableSortsAndSearches(page) {
   const column = (n) => page.locator(`#activations tbody td:nth-child(${n})`).allInnerTexts();
-  const size = (shown) => parseFloat(shown) * { B: 1, KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30 }[shown.split(" ")[1]];
-  const sorted = (list, sign) => list.every((value, i) => i === 0 || sign * (size(value) - size(list[i - 1])) >= 0);
+  const size = (shown) => parseFloat(shown) * { B: 1, KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30 }[
+    shown.split(" ")[1]];
+  const sorted = (list, sign) => list.every((value, i) => i === 0
+    || sign * (size(value) - size(list[i - 1])) >= 0);
   assert.ok(sorted(await column(2), -1), "largest first");
   await page.locator('#activations [data-key="bytes"]').click();
   assert.ok(sorted(await column(2), 1), "smallest first");
@@ -126,7 +139,8 @@ async function theTableSortsAndSearches(page) {
   assert.deepEqual(names, [...names].sort((a, b) => a.localeCompare(b, "en", { numeric: true })));
   await page.getByLabel("Search the activations").fill("norm1");
   const found = await column(1);
-  assert.ok(found.length > 0 && found.length < names.length && found.every((name) => name.includes("norm1")));
+  assert.ok(found.length > 0 && found.length < names.length
+    && found.every((name) => name.includes("norm1")));
   await page.getByLabel("Search the activations").fill("");
   await page.getByRole("group", { name: "Show", exact: true }).getByText("recomputed").click();
   const decisions = await page.locator("#activations tbody .badge").allInnerTexts();
@@ -135,9 +149,11 @@ async function theTableSortsAndSearches(page) {
 }
 
 async function thePageFits(page) {
-  const [wide, screen] = await page.evaluate(() => [document.documentElement.scrollWidth, innerWidth]);
+  const [wide, screen] = await page.evaluate(() => [document.documentElement.scrollWidth,
+    innerWidth]);
   assert.ok(wide <= screen, `the page is ${wide} wide on a screen of ${screen}`);
-  const small = await page.evaluate(() => [...document.querySelectorAll("button")].filter((b) => b.offsetHeight && b.offsetHeight < 20 && !b.closest("th")).length);
+  const small = await page.evaluate(() => [...document.querySelectorAll("button")].filter((b) =>
+    b.offsetHeight && b.offsetHeight < 20 && !b.closest("th")).length);
   assert.equal(small, 0, "buttons are large enough for a finger");
 }
 
@@ -164,14 +180,19 @@ for (const { name, ...screen } of SCREENS) {
   const context = await browser.newContext(screen);
   const page = await context.newPage();
   const complaints = [];
-  page.on("console", (message) => ["error", "warning"].includes(message.type()) && complaints.push(message.text()));
+  page.on("console", (message) => ["error", "warning"].includes(message.type())
+    && complaints.push(message.text()));
   page.on("pageerror", (error) => complaints.push(error.message));
-  page.on("request", (request) => request.url().startsWith("file:") || complaints.push(`it asks for ${request.url()}`));
+  page.on("request", (request) => request.url().startsWith("file:")
+    || complaints.push(`it asks for ${request.url()}`));
   await page.goto(pathToFileURL(file).href);
   await page.waitForSelector(`${planned} .peak`);
-  const checks = [everySectionIsThere, thePeakIsThePlans, thePageFits, ...(screen.isMobile ? [fingersLookAround] : [hoveringShowsNodeAndLiveSet, draggingZoomsAndBothPanelsFollow]), keysMoveAndZoom, theTableSortsAndSearches, everyTabOpens];
+  const checks = [everySectionIsThere, thePeakIsThePlans, thePageFits,
+    ...(screen.isMobile ? [fingersLookAround] : [hoveringShowsNodeAndLiveSet,
+    draggingZoomsAndBothPanelsFollow]), keysMoveAndZoom, theTableSortsAndSearches, everyTabOpens];
   for (const check of checks) {
-    await check(page).catch((error) => { throw new Error(`${name}, ${check.name}: ${error.message}`); });
+    await check(page)
+      .catch((error) => { throw new Error(`${name}, ${check.name}: ${error.message}`); });
   }
   await theThemeSwitches(page, screen.colorScheme);
   assert.deepEqual(complaints, [], name);

@@ -10,7 +10,8 @@ function fill(node, attributes, children) {
   return node;
 }
 
-const el = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
+const el = (tag, attributes, ...children) => fill(document.createElement(tag), attributes,
+  children);
 const svg = (tag, attributes, ...children) =>
   fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 const byId = (id) => document.getElementById(id);
@@ -32,7 +33,8 @@ function choice(label, options, chosen, choose) {
     type: "button",
     "aria-pressed": String(value === chosen),
     onclick: () => {
-      buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(options[i][0] === value)));
+      buttons.forEach((button, i) => button.setAttribute("aria-pressed",
+        String(options[i][0] === value)));
       choose(value);
     },
   }, text));
@@ -42,15 +44,19 @@ function choice(label, options, chosen, choose) {
 // A table; a column is { name, number, cell(row) }.
 function table(columns, rows) {
   const head = columns.map((c) => el("th", { scope: "col", class: c.number ? "num" : "" }, c.name));
-  const line = (row) => el("tr", {}, columns.map((c) => el("td", { class: [c.number ? "num" : "", c.class || ""].join(" ") }, c.cell(row))));
+  const line = (row) => el("tr", {}, columns.map((c) => el("td",
+    { class: [c.number ? "num" : "", c.class || ""].join(" ") }, c.cell(row))));
   return el("table", {}, el("thead", {}, el("tr", {}, head)), el("tbody", {}, rows.map(line)));
 }
 
 // What a section lacks, with the commands that make it.
 function missingParts(data, section, step) {
-  const lacking = data.missing.filter((m) => m.section === section && (m.step === null || m.step === step));
-  const making = (m) => (m.command === null ? ["No command makes it."] : ["This makes it:", el("code", {}, m.command)]);
-  return lacking.map((m) => el("div", { class: "missing" }, `There is no ${m.what} here. `, making(m)));
+  const lacking = data.missing.filter((m) => m.section === section
+    && (m.step === null || m.step === step));
+  const making = (m) => (m.command === null ? ["No command makes it."]
+    : ["This makes it:", el("code", {}, m.command)]);
+  return lacking.map((m) => el("div", { class: "missing" }, `There is no ${m.what} here. `,
+    making(m)));
 }
 
 // Draws now and whenever the width changes.
@@ -75,7 +81,8 @@ function tipOf(host) {
     show(x, y, ...content) {
       box.replaceChildren(...content);
       box.classList.add("on");
-      const left = Math.min(Math.max(0, x - box.offsetWidth / 2), host.clientWidth - box.offsetWidth);
+      const left = Math.min(Math.max(0, x - box.offsetWidth / 2),
+        host.clientWidth - box.offsetWidth);
       const above = y - box.offsetHeight - 12;
       box.style.left = `${left}px`;
       box.style.top = `${above > -40 ? above : y + 14}px`;

@@ -1,7 +1,8 @@
 // Numbers as a person reads them.
 
 const KIB = 1024;
-const BYTE_UNITS = [[KIB ** 4, "TiB"], [KIB ** 3, "GiB"], [KIB ** 2, "MiB"], [KIB, "KiB"], [1, "B"]];
+const BYTE_UNITS = [[KIB ** 4, "TiB"], [KIB ** 3, "GiB"], [KIB ** 2, "MiB"], [KIB, "KiB"],
+  [1, "B"]];
 const TIME_UNITS = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]];
 
 function unitFor(units, value) {
@@ -33,9 +34,11 @@ function change(share) {
   return share > 0 && text !== "0.0 %" ? `+${text}` : text.replace("−0.0", "0.0");
 }
 
-// Round ticks of [low, high], in the unit that suits the largest: { unit, ticks: [{ value, label }] }.
+// Round ticks of [low, high], in the unit that suits the largest: { unit, ticks: [{ value, label }]
+// }.
 function ticksOf(kind, low, high, wanted) {
-  const units = kind === "bytes" ? BYTE_UNITS : kind === "seconds" ? TIME_UNITS : [[kind === "percent" ? 0.01 : 1, kind === "percent" ? "%" : ""]];
+  const units = kind === "bytes" ? BYTE_UNITS : kind === "seconds" ? TIME_UNITS
+    : [[kind === "percent" ? 0.01 : 1, kind === "percent" ? "%" : ""]];
   const [factor, unit] = unitFor(units, Math.max(Math.abs(low), Math.abs(high)));
   const rough = Math.max((high - low) / factor, 1e-12) / Math.max(wanted, 1);
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -43,11 +46,13 @@ function ticksOf(kind, low, high, wanted) {
   if (kind === "count") step = Math.max(1, Math.round(step));
   // As many decimals as the step has.
   let digits = 0;
-  while (digits < 4 && Math.abs(step * 10 ** digits - Math.round(step * 10 ** digits)) > 1e-6) digits++;
+  while (digits < 4 && Math.abs(step * 10 ** digits - Math.round(
+    step * 10 ** digits)) > 1e-6) digits++;
   const ticks = [];
   for (let i = Math.ceil(low / factor / step - 1e-9); i * step <= high / factor + 1e-9; i++) {
     const number = i * step;
-    ticks.push({ value: number * factor, label: kind === "count" ? count(number) : number.toFixed(digits) });
+    ticks.push({ value: number * factor, label: kind === "count" ? count(number)
+      : number.toFixed(digits) });
   }
   return { unit, ticks };
 }

@@ -2,18 +2,22 @@
 
 const data = JSON.parse(byId("data").textContent);
 
-const SUN = "M12 3v2M12 19v2M3 12h2M19 12h2M5.6 5.6l1.4 1.4M17 17l1.4 1.4M18.4 5.6L17 7M7 17l-1.4 1.4M12 8a4 4 0 1 0 0 8 4 4 0 0 0 0-8z";
+const SUN = "M12 3v2M12 19v2M3 12h2M19 12h2M5.6 5.6l1.4 1.4M17 17l1.4 1.4M18.4 5.6L17 7" +
+  "M7 17l-1.4 1.4M12 8a4 4 0 1 0 0 8 4 4 0 0 0 0-8z";
 const MOON = "M20 14.5A8 8 0 1 1 9.5 4 6.5 6.5 0 0 0 20 14.5z";
 
 function setUpTheme() {
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const button = byId("theme");
   // The choice of a person outweighs the system's; a page from a file may have no place to keep it.
-  const keep = (value) => { try { localStorage.setItem("rekindle-theme", value); } catch { /* it holds for this visit */ } };
-  const kept = () => { try { return localStorage.getItem("rekindle-theme"); } catch { return null; } };
+  const keep = (value) => { try { localStorage.setItem("rekindle-theme", value);
+    } catch { /* it holds for this visit */ } };
+  const kept = () => { try { return localStorage.getItem("rekindle-theme"); } catch { return null;
+    } };
   const apply = (theme) => {
     document.documentElement.dataset.theme = theme;
-    button.replaceChildren(svg("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" }, svg("path", { d: theme === "dark" ? SUN : MOON })));
+    button.replaceChildren(svg("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" },
+      svg("path", { d: theme === "dark" ? SUN : MOON })));
   };
   apply(kept() || (dark.matches ? "dark" : "light"));
   dark.addEventListener("change", () => kept() || apply(dark.matches ? "dark" : "light"));
@@ -25,7 +29,8 @@ function setUpTheme() {
 }
 
 function tile(name, value, note, good) {
-  return el("div", { class: "tile" }, el("div", { class: "label" }, name), el("div", { class: "value" }, value), el("div", { class: `note ${good ? "good" : ""}` }, note));
+  return el("div", { class: "tile" }, el("div", { class: "label" }, name),
+    el("div", { class: "value" }, value), el("div", { class: `note ${good ? "good" : ""}` }, note));
 }
 
 function renderTiles(step, plan) {
@@ -34,14 +39,20 @@ function renderTiles(step, plan) {
   if (plain) tiles.push(tile("Plain step", bytes(plain.peak), `${seconds(plain.seconds)} a step`));
   if (plan) {
     const again = plan.decisions.filter((d) => d.recomputed > 0).length;
-    tiles.push(tile("Planned step", [bytes(plan.peak), el("small", {}, ` ${percent(plan.peak / plain.peak - 1)}`)], `in a budget of ${bytes(plan.budget)}`));
-    tiles.push(tile("Time added", change(plan.seconds / plain.seconds - 1), `${seconds(plan.seconds)} a step, from ${seconds(plain.seconds)}`));
-    tiles.push(tile("Recomputed", `${count(again)} of ${count(plan.decisions.length)}`, `activations; ${count(plan.runs.length - plain.runs.length)} more node runs`));
+    tiles.push(tile("Planned step", [bytes(plan.peak), el("small", {},
+      ` ${percent(plan.peak / plain.peak - 1)}`)], `in a budget of ${bytes(plan.budget)}`));
+    tiles.push(tile("Time added", change(plan.seconds / plain.seconds - 1),
+      `${seconds(plan.seconds)} a step, from ${seconds(plain.seconds)}`));
+    tiles.push(tile("Recomputed", `${count(again)} of ${count(plan.decisions.length)}`,
+      `activations; ${count(plan.runs.length - plain.runs.length)} more node runs`));
   }
-  const measured = data.comparisons.find((row) => row.model === step.model && row.batch === step.batch && row.planned_peak !== null);
+  const measured = data.comparisons.find((row) => row.model === step.model
+    && row.batch === step.batch && row.planned_peak !== null);
   if (measured) {
     const exact = measured.predicted_peak === measured.planned_peak;
-    tiles.push(tile("Measured", bytes(measured.planned_peak), [exact ? "the predicted arena, to the byte" : `predicted ${bytes(measured.predicted_peak)}`, measured.bit_equal ? "; every bit the same" : ""], exact));
+    tiles.push(tile("Measured", bytes(measured.planned_peak),
+      [exact ? "the predicted arena, to the byte" : `predicted ${bytes(measured.predicted_peak)}`,
+      measured.bit_equal ? "; every bit the same" : ""], exact));
   }
   byId("tiles").replaceChildren(...tiles);
 }
@@ -52,16 +63,20 @@ function leadOf(step, plan) {
   const runs = plain.runs.length;
   const begin = `${count(runs)} nodes a step, ${count(step.activations.length)} activations.`;
   if (!plan) return `${begin} No plan is here yet.`;
-  return `${begin} The plan keeps the whole step under ${bytes(plan.budget)}, parameters, gradients and optimizer state included.`;
+  return `${begin} The plan keeps the whole step under ${bytes(plan.budget)}, ` +
+    "parameters, gradients and optimizer state included.";
 }
 
 function show(index, chosen = 1) {
   const step = data.steps[index];
   const plan = step.schedules[chosen] || null;
-  const timelines = [step.schedules[0], plan].filter(Boolean).map((schedule) => timelineOf(step, schedule));
-  document.querySelectorAll("#tabs button").forEach((tab, i) => tab.setAttribute("aria-selected", String(i === index)));
+  const timelines = [step.schedules[0], plan].filter(Boolean)
+    .map((schedule) => timelineOf(step, schedule));
+  document.querySelectorAll("#tabs button").forEach((tab, i) =>
+    tab.setAttribute("aria-selected", String(i === index)));
   byId("name").textContent = step.name;
-  byId("lead").replaceChildren(leadOf(step, plan), step.schedules.length > 2 ? planChoice(step, index, chosen) : "");
+  byId("lead").replaceChildren(leadOf(step, plan), step.schedules.length > 2
+    ? planChoice(step, index, chosen) : "");
   renderTiles(step, plan);
   renderMemory(bodyOf("memory"), step, timelines, missingParts(data, "memory", index));
   renderPeak(bodyOf("peak"), data, step, timelines, plan, index);
@@ -72,16 +87,20 @@ function show(index, chosen = 1) {
 }
 
 function planChoice(step, index, chosen) {
-  const options = step.schedules.slice(1).map((s, i) => el("option", { value: i + 1, selected: i + 1 === chosen }, s.name));
-  return el("span", {}, " Plan: ", el("select", { "aria-label": "Plan", onchange: (event) => show(index, Number(event.target.value)) }, options));
+  const options = step.schedules.slice(1).map((s, i) => el("option",
+    { value: i + 1, selected: i + 1 === chosen }, s.name));
+  return el("span", {}, " Plan: ", el("select", { "aria-label": "Plan", onchange: (event) =>
+    show(index, Number(event.target.value)) }, options));
 }
 
 function start() {
   setUpTheme();
-  const tabs = data.steps.map((step, i) => el("button", { type: "button", role: "tab", onclick: () => { show(i); scrollTo(0, 0); } }, step.name));
+  const tabs = data.steps.map((step, i) => el("button", { type: "button", role: "tab",
+    onclick: () => { show(i); scrollTo(0, 0); } }, step.name));
   byId("tabs").setAttribute("role", "tablist");
   byId("tabs").replaceChildren(...(tabs.length > 1 ? tabs : []));
-  byId("made").textContent = `Made by rekindle ${data.version}. This file needs no network; its data are inside.`;
+  byId("made").textContent =
+    `Made by rekindle ${data.version}. This file needs no network; its data are inside.`;
   if (data.steps.length) show(0);
 }
 

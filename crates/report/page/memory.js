@@ -26,14 +26,16 @@ function timelineOf(step, schedule) {
     seen.add(node);
   }
   const firstOf = (phase) => schedule.runs.findIndex((node) => step.nodes[node].phase === phase);
-  return { step, schedule, layers, total, start, again, peak, backward: firstOf("backward"), update: firstOf("optimizer") };
+  return { step, schedule, layers, total, start, again, peak, backward: firstOf("backward"),
+    update: firstOf("optimizer") };
 }
 
 // The tensors that are live at a run, largest first, without those that are there all the time.
 function liveAt(timeline, run) {
   const { step, schedule } = timeline;
   const last = schedule.runs.length - 1;
-  const passing = schedule.lives.filter(([, from, to]) => from <= run && run <= to && !(from === 0 && to === last));
+  const passing = schedule.lives.filter(([, from, to]) => from <= run && run <= to
+    && !(from === 0 && to === last));
   const tensors = passing.map(([tensor]) => step.tensors[tensor]);
   return tensors.sort((a, b) => b.bytes - a.bytes || (a.name < b.name ? -1 : 1));
 }
@@ -60,18 +62,22 @@ class MemoryView {
     this.moment = el("div", { class: "moment", "aria-live": "polite" });
     const entries = step.layers.map((name, i) => [name, colour(i)]);
     if (timelines.length > 1) entries.push(["recomputing", AGAIN_COLOUR]);
-    const zoomButton = (text, about, act) => el("button", { type: "button", "aria-label": about, title: about, onclick: act }, text);
+    const zoomButton = (text, about, act) => el("button", { type: "button", "aria-label": about,
+      title: about, onclick: act }, text);
     this.card = el("div", { class: "card" },
       el("div", { class: "tools" },
         legend(entries), el("span", { class: "grow" }),
-        choice("Across", [["time", "by time"], ["node", "by node"]], this.mode, (mode) => this.setMode(mode)),
+        choice("Across", [["time", "by time"], ["node", "by node"]], this.mode, (mode) =>
+          this.setMode(mode)),
         el("div", { class: "group", role: "group", "aria-label": "Zoom" },
           zoomButton("−", "Zoom out", () => this.zoom(2)),
           zoomButton("+", "Zoom in", () => this.zoom(0.5)),
           zoomButton("Reset", "Show the whole step", () => this.show(this.whole())))),
       this.panels.map((panel) => panel.host),
-      el("p", { class: "hint mouse-only" }, "Drag to zoom, ", el("kbd", {}, "Ctrl"), " + wheel too; double-click for the whole step. With the keyboard: ",
-        el("kbd", {}, "←"), " ", el("kbd", {}, "→"), " moves, ", el("kbd", {}, "+"), " ", el("kbd", {}, "−"), " zooms, ", el("kbd", {}, "P"), " goes to the peak."),
+      el("p", { class: "hint mouse-only" }, "Drag to zoom, ", el("kbd", {}, "Ctrl"),
+        " + wheel too; double-click for the whole step. With the keyboard: ",
+        el("kbd", {}, "←"), " ", el("kbd", {}, "→"), " moves, ", el("kbd", {}, "+"), " ",
+          el("kbd", {}, "−"), " zooms, ", el("kbd", {}, "P"), " goes to the peak."),
       el("p", { class: "hint touch-only" }, "Slide a finger to look around; pinch to zoom."),
       this.moment);
     this.show(this.whole());
@@ -79,7 +85,8 @@ class MemoryView {
 
   // From 0 to the end of the longest schedule, in the units of the axis.
   whole() {
-    const end = (t) => (this.mode === "time" ? t.start[t.schedule.runs.length] : t.schedule.runs.length);
+    const end = (t) => (this.mode === "time" ? t.start[t.schedule.runs.length]
+      : t.schedule.runs.length);
     return [0, Math.max(...this.timelines.map(end))];
   }
 
@@ -136,18 +143,24 @@ class MemoryView {
       el("div", {},
         el("div", { class: "node" }, breakable(node.name)),
         el("div", { class: "what" },
-          el("span", { class: `badge ${timeline.again[run] ? "recomputed" : ""}` }, timeline.again[run] ? "recomputed" : node.phase),
-          ` ${node.op}, ${seconds(node.seconds)}; run ${count(run + 1)} of ${count(schedule.runs.length)}, ${panel === 0 ? "plain step" : "planned step"}`,
+          el("span", { class: `badge ${timeline.again[run] ? "recomputed" : ""}` },
+            timeline.again[run] ? "recomputed" : node.phase),
+          ` ${node.op}, ${seconds(node.seconds)}; run ${count(run + 1)} of ` +
+            `${count(schedule.runs.length)}, ${panel === 0 ? "plain step" : "planned step"}`,
           run === timeline.peak ? el("b", {}, " · the peak") : null),
         el("dl", { class: "amounts" },
           amounts.map(([name, size, i]) => [
             el("dt", {}, el("i", { class: "swatch", style: `background:${colour(i)}` }), name),
             el("dd", {}, bytes(size)), el("dd", { class: "share" }, percent(size / total))]),
-          el("dt", { class: "total" }, "live in all"), el("dd", { class: "total" }, bytes(total)), el("dd", {}, ""))),
+          el("dt", { class: "total" }, "live in all"), el("dd", { class: "total" }, bytes(total)),
+            el("dd", {}, ""))),
       el("div", {},
         el("h3", {}, `${count(live.length)} tensors come and go; the largest live now`),
         el("dl", { class: "amounts live" }, live.slice(0, LIVE_SHOWN).map((tensor) => [
-          el("dt", { class: "name" }, el("i", { class: "swatch", style: `background:${colour(tensor.layer)}` }), el("span", { style: "overflow-wrap:anywhere" }, breakable(tensor.name))),
-          el("dd", {}, bytes(tensor.bytes)), el("dd", { class: "share" }, percent(tensor.bytes / total))]))));
+          el("dt", { class: "name" }, el("i", { class: "swatch",
+            style: `background:${colour(tensor.layer)}` }),
+            el("span", { style: "overflow-wrap:anywhere" }, breakable(tensor.name))),
+          el("dd", {}, bytes(tensor.bytes)), el("dd", { class: "share" },
+            percent(tensor.bytes / total))]))));
   }
 }

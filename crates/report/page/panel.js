@@ -13,7 +13,8 @@ class MemoryPanel {
     this.view = view;
     this.timeline = timeline;
     this.index = index;
-    this.host = el("div", { class: "plot zoomable", "data-panel": index === 0 ? "plain" : "planned" });
+    this.host = el("div", { class: "plot zoomable", "data-panel": index === 0 ? "plain"
+      : "planned" });
     this.touches = new Map();
     this.redraw = responsive(this.host, (width) => this.draw(width));
     this.listen();
@@ -50,9 +51,11 @@ class MemoryPanel {
     const highest = Math.max(...view.timelines.map((t) => t.schedule.peak), plan.budget || 0);
     this.frame = frame(width, {
       height: width < PHONE ? 210 : PANEL_HEIGHT,
-      title: `${this.index ? "planned" : "plain"}: ${bytes(schedule.peak)} at the peak${width < PHONE ? "" : `, ${seconds(schedule.seconds)}`}`,
+      title: `${this.index ? "planned" : "plain"}: ${bytes(schedule.peak)} at the peak` +
+        (width < PHONE ? "" : `, ${seconds(schedule.seconds)}`),
       label: `Live bytes over the ${schedule.name} step`,
-      x: { kind: view.mode === "time" ? "seconds" : "count", domain: view.window, name: view.mode === "time" ? "time of the step" : "nodes run" },
+      x: { kind: view.mode === "time" ? "seconds" : "count", domain: view.window,
+        name: view.mode === "time" ? "time of the step" : "nodes run" },
       y: { kind: "bytes", domain: [0, roundUp("bytes", highest * 1.04)] },
       margin: { top: 52, left: width < PHONE ? 44 : 58 },
     });
@@ -71,7 +74,8 @@ class MemoryPanel {
     this.drawCursor();
   }
 
-  // For each column of pixels the run that needs most there, so that no peak is ever lost; null past the end.
+  // For each column of pixels the run that needs most there, so that no peak is ever lost; null
+  // past the end.
   columnsOf() {
     const { inner } = this.frame;
     const [from, to] = this.view.window;
@@ -102,32 +106,41 @@ class MemoryPanel {
     const drawn = this.columns.filter(Boolean);
     const base = new Float64Array(drawn.length);
     this.timeline.layers.forEach((layer, index) => {
-      const edge = (height, i) => `${(inner.left + i).toFixed(1)} ${y(height).toFixed(1)}H${(inner.left + i + 1).toFixed(1)}`;
+      const edge = (height, i) =>
+        `${(inner.left + i).toFixed(1)} ${y(height).toFixed(1)}H${(inner.left + i + 1).toFixed(1)}`;
       const bottom = Array.from(base);
       drawn.forEach((column, i) => { base[i] += layer[column.run]; });
       const top = Array.from(base, edge);
-      const back = bottom.map((height, i) => `${(inner.left + i + 1).toFixed(1)} ${y(height).toFixed(1)}H${(inner.left + i).toFixed(1)}`).reverse();
-      root.append(svg("path", { class: "layer", fill: colour(index), d: `M${top.join("L")}L${back.join("L")}Z` }));
+      const back =
+        bottom.map((height, i) =>
+        `${(inner.left + i + 1).toFixed(1)} ${y(height).toFixed(1)}H${(inner.left + i).toFixed(1)}`)
+        .reverse();
+      root.append(svg("path", { class: "layer", fill: colour(index),
+        d: `M${top.join("L")}L${back.join("L")}Z` }));
     });
   }
 
   drawAgain() {
     const { root, inner } = this.frame;
-    const ticks = this.columns.map((column, i) => (column?.again ? `M${inner.left + i + 0.5} ${inner.bottom + 1}v${AGAIN_HEIGHT}` : "")).join("");
+    const ticks = this.columns.map((column, i) => (column?.again
+      ? `M${inner.left + i + 0.5} ${inner.bottom + 1}v${AGAIN_HEIGHT}` : "")).join("");
     if (ticks) root.append(svg("path", { class: "again", stroke: AGAIN_COLOUR, d: ticks }));
   }
 
   // The plain step's outline, so that the eye has both in one picture.
   drawOutline(plain) {
     const { root, y, inner } = this.frame;
-    const drawn = (plain.columns || []).map((column, i) => (column ? `${inner.left + i} ${y(plain.timeline.total[column.run]).toFixed(1)}` : null)).filter(Boolean);
+    const drawn = (plain.columns || []).map((column, i) => (column
+      ? `${inner.left + i} ${y(plain.timeline.total[column.run]).toFixed(1)}` : null))
+      .filter(Boolean);
     if (drawn.length) root.append(svg("path", { class: "outline", d: `M${drawn.join("L")}` }));
   }
 
   drawBoundaries() {
     const { root, x, inner } = this.frame;
     const [from, to] = this.view.window;
-    const marks = [["forward", 0], ["backward", this.timeline.backward], ["first update", this.timeline.update]].filter(([, run]) => run >= 0);
+    const marks = [["forward", 0], ["backward", this.timeline.backward],
+      ["first update", this.timeline.update]].filter(([, run]) => run >= 0);
     let free = -Infinity;
     let row = 0;
     for (const [name, run] of marks) {
@@ -136,9 +149,11 @@ class MemoryPanel {
       const px = x(at);
       row = px < free ? 1 - row : 0;
       const base = inner.top - 4 - row * 13;
-      if (run > 0) root.append(svg("line", { class: "boundary", x1: px, x2: px, y1: base - 8, y2: inner.bottom }));
+      if (run > 0) root.append(svg("line", { class: "boundary", x1: px, x2: px, y1: base - 8,
+        y2: inner.bottom }));
       const right = px + name.length * 6.6 + 6 > inner.right;
-      root.append(svg("text", { class: "boundary-label", x: right ? px - 4 : px + 4, y: base, "text-anchor": right ? "end" : "start" }, name));
+      root.append(svg("text", { class: "boundary-label", x: right ? px - 4 : px + 4, y: base,
+        "text-anchor": right ? "end" : "start" }, name));
       free = px + name.length * 6.6 + 10;
     }
   }
@@ -146,8 +161,10 @@ class MemoryPanel {
   drawBudget(budget) {
     const { root, y, inner } = this.frame;
     root.append(
-      svg("line", { class: "limit", x1: inner.left, x2: inner.right, y1: y(budget), y2: y(budget) }),
-      svg("text", { class: "limit-label halo", x: inner.right - 4, y: y(budget) - 6, "text-anchor": "end" }, `budget ${bytes(budget)}`));
+      svg("line", { class: "limit", x1: inner.left, x2: inner.right, y1: y(budget),
+        y2: y(budget) }),
+      svg("text", { class: "limit-label halo", x: inner.right - 4, y: y(budget) - 6,
+        "text-anchor": "end" }, `budget ${bytes(budget)}`));
   }
 
   drawPeak() {
@@ -159,9 +176,12 @@ class MemoryPanel {
     const name = step.nodes[schedule.runs[peak]].name;
     const side = x(at) > (inner.left + inner.right) / 2 ? -1 : 1;
     root.append(
-      svg("circle", { class: "mark peak", cx: x(at), cy: y(total[peak]), r: 4.5 }, svg("title", {}, `peak: ${bytes(total[peak])} at ${name}`)),
+      svg("circle", { class: "mark peak", cx: x(at), cy: y(total[peak]), r: 4.5 },
+        svg("title", {}, `peak: ${bytes(total[peak])} at ${name}`)),
       // A narrow chart has no room for more than its title, which says the same.
-      inner.right < PHONE ? "" : svg("text", { class: "strong peak-label halo", x: x(at) + side * 10, y: y(total[peak]) + 16, "text-anchor": side < 0 ? "end" : "start" }, `peak ${bytes(total[peak])}`));
+      inner.right < PHONE ? "" : svg("text", { class: "strong peak-label halo", x: x(at)
+        + side * 10, y: y(total[peak]) + 16, "text-anchor": side < 0 ? "end" : "start" },
+        `peak ${bytes(total[peak])}`));
   }
 
   drawCursor() {
@@ -171,7 +191,8 @@ class MemoryPanel {
     const { panel, run } = this.view.cursor;
     const at = this.middle(run);
     if (panel !== this.index || at < this.view.window[0] || at > this.view.window[1]) return;
-    this.cursor.append(svg("line", { class: "cursor", x1: x(at), x2: x(at), y1: inner.top, y2: inner.bottom }));
+    this.cursor.append(svg("line", { class: "cursor", x1: x(at), x2: x(at), y1: inner.top,
+      y2: inner.bottom }));
   }
 
   // The place on the axis under a pixel.
@@ -214,8 +235,10 @@ class MemoryPanel {
 
   drawBrush(px) {
     const { inner } = this.frame;
-    const ends = [this.dragFrom, px].map((p) => Math.min(Math.max(p, inner.left), inner.right)).sort((a, b) => a - b);
-    for (const [name, value] of [["x", ends[0]], ["width", ends[1] - ends[0]], ["y", inner.top], ["height", inner.bottom - inner.top]]) this.brush.setAttribute(name, value);
+    const ends = [this.dragFrom, px].map((p) => Math.min(Math.max(p, inner.left), inner.right))
+      .sort((a, b) => a - b);
+    for (const [name, value] of [["x", ends[0]], ["width", ends[1] - ends[0]], ["y", inner.top],
+      ["height", inner.bottom - inner.top]]) this.brush.setAttribute(name, value);
   }
 
   release(event) {
@@ -262,8 +285,10 @@ class MemoryPanel {
     const run = view.cursor.panel === index ? view.cursor.run : this.timeline.peak;
     const stride = event.shiftKey ? 10 : 1;
     const last = this.timeline.schedule.runs.length - 1;
-    const moves = { ArrowLeft: run - stride, ArrowRight: run + stride, Home: 0, End: last, p: this.timeline.peak, P: this.timeline.peak };
-    const acts = { "+": () => view.zoom(0.5), "=": () => view.zoom(0.5), "-": () => view.zoom(2), "0": () => view.show(view.whole()), Escape: () => view.show(view.whole()) };
+    const moves = { ArrowLeft: run - stride, ArrowRight: run + stride, Home: 0, End: last,
+      p: this.timeline.peak, P: this.timeline.peak };
+    const acts = { "+": () => view.zoom(0.5), "=": () => view.zoom(0.5), "-": () => view.zoom(2),
+      "0": () => view.show(view.whole()), Escape: () => view.show(view.whole()) };
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key in moves) view.move(index, moves[event.key]);
     else if (event.key in acts) acts[event.key]();
