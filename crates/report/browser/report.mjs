@@ -2,8 +2,8 @@
 // beside it.
 //
 // The page must load without a complaint, show every section, answer pointer, keyboard and fingers,
-// and fit a phone. It is
-// looked at on a desk and on a phone, light and dark, and a picture of each is left in the folder.
+// and fit a phone. It is looked at on a desk and on a phone, light and dark, and a picture of each
+// is left in the folder.
 
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
