@@ -121,6 +121,9 @@ def parse_budget(text: str, graph: Graph) -> int:
     plain peak.
     """
 
+def strategies() -> list[tuple[str, str]]:
+    """Every strategy by name, with a sentence that says what it does; the default first."""
+
 def plan(
     graph: Graph,
     budget: int,

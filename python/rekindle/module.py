@@ -69,8 +69,8 @@ def compile(
     not seen: let the module return its loss. Gradients that are there when a step begins count as
     well, and such a step has a plan of its own: to leave the room to activations, clear them first
     (`zero_grad(set_to_none=True)`). `profile`: `"measure"` runs every operation alone on the
-    device; `"roofline"` uses a cost model. `strategy`: `"search"`, `"mutwo"`, `"sqrt"` or
-    `"blocks"`. `effort` (0 to 10) and `time_limit` (seconds) bound the planning. `check`: the first
+    device; `"roofline"` uses a cost model. `strategy`: `"search"`, or another name
+    of `rekindle plan --help`. `effort` (0 to 10) and `time_limit` (seconds) bound the planning. `check`: the first
     step of each plan also runs without it, and every number must be the same, bit for bit. That
     step needs the memory of both. `inductor`: Inductor compiles the plan's two modules. What is
     saved between them is what the plan saves, and dropout draws what it draws in eager; but fused

@@ -13,7 +13,7 @@ from rekindle import _native
 from rekindle.errors import InvalidInput
 
 PROFILES = ("measure", "roofline")
-STRATEGIES = ("search", "mutwo", "sqrt", "blocks")
+STRATEGIES = tuple(name for name, _ in _native.strategies())
 HIGHEST_EFFORT = 10
 MOST_BYTES = 2**63
 """No budget has as many."""

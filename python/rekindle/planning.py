@@ -13,7 +13,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import fx
@@ -31,7 +31,8 @@ from rekindle.ranks import agree
 from rekindle.timing import Profile, time_nodes
 
 Budget = int | float | str
-Strategy = Literal["search", "mutwo", "sqrt", "blocks"]
+Strategy = str
+"""A name that `_native.strategies` lists."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rekindle_graph::{Graph, destination, write_atomically};
-use rekindle_plan::{Action, Planned};
+use rekindle_plan::{Choice, Planned};
 use rekindle_report::Chart;
 
 use crate::exit::{self, UsageError};
@@ -184,9 +184,9 @@ pub(crate) fn draw(folder: &Path, name: &str, chart: &Chart) -> anyhow::Result<(
 pub(crate) fn decisions_csv(graph: &Graph, planned: &Planned) -> String {
     let mut csv = String::from(DECISIONS_HEADER);
     for decision in &planned.decisions {
-        let word = match decision.action {
-            Action::Retained => "RETAINED",
-            Action::Recomputed { .. } => "RECOMPUTE",
+        let word = match decision.choice {
+            Choice::Keep => "RETAINED",
+            Choice::Recompute { .. } => "RECOMPUTE",
         };
         decision_row(
             &mut csv,

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use rekindle_graph::{Bytes, Graph};
-use rekindle_plan::{Action, Decision, Planned, Status};
+use rekindle_plan::{Choice, Decision, Planned, Status};
 use serde_json::{Value, json};
 
 /// How many recomputations are listed.
@@ -48,7 +48,7 @@ pub(crate) fn text(graph: &Graph, planned: &Planned, took: Duration, verbose: bo
         ),
     );
     line("bound", bound(planned));
-    let (retained, recomputed) = by_action(&planned.decisions);
+    let (retained, recomputed) = by_choice(&planned.decisions);
     line(
         "retained",
         format!("{} activations, {}", retained.len(), sum(&retained)),
@@ -95,7 +95,7 @@ pub(crate) fn text(graph: &Graph, planned: &Planned, took: Duration, verbose: bo
         for d in &planned.decisions {
             let name = graph.storage_name(d.storage);
             line(
-                word(d.action),
+                word(d.choice),
                 format!("{:>12}  {name}: {}", d.bytes.to_string(), d.reason.text()),
             );
         }
@@ -106,12 +106,12 @@ pub(crate) fn text(graph: &Graph, planned: &Planned, took: Duration, verbose: bo
 /// The summary for a program.
 pub(crate) fn json(graph: &Graph, planned: &Planned, took: Duration) -> Value {
     let (plan, stats) = (&planned.plan, &planned.stats);
-    let (retained, recomputed) = by_action(&planned.decisions);
+    let (retained, recomputed) = by_choice(&planned.decisions);
     let decision = |d: &Decision| {
         json!({
             "activation": graph.storage_name(d.storage),
             "storage": d.storage.0,
-            "decision": word(d.action),
+            "decision": word(d.choice),
             "reason": d.reason.text(),
             "bytes": d.bytes.get(),
             "recompute_time_us": d.recompute_time.get(),
@@ -171,15 +171,15 @@ fn bound(planned: &Planned) -> String {
     }
 }
 
-fn word(action: Action) -> &'static str {
-    match action {
-        Action::Retained => "retained",
-        Action::Recomputed { .. } => "recomputed",
+fn word(choice: Choice) -> &'static str {
+    match choice {
+        Choice::Keep => "retained",
+        Choice::Recompute { .. } => "recomputed",
     }
 }
 
-fn by_action(decisions: &[Decision]) -> (Vec<&Decision>, Vec<&Decision>) {
-    decisions.iter().partition(|d| d.action == Action::Retained)
+fn by_choice(decisions: &[Decision]) -> (Vec<&Decision>, Vec<&Decision>) {
+    decisions.iter().partition(|d| d.choice == Choice::Keep)
 }
 
 fn by_reason(decisions: &[&Decision]) -> BTreeMap<&'static str, (usize, Bytes)> {

@@ -11,13 +11,25 @@
 //! Limits: without such names, as in a graph that was captured after its modules were gone, nothing
 //! is dropped.
 
-use rekindle_graph::{Graph, Phase};
+use rekindle_graph::{Bytes, Graph, Phase};
 
 use crate::draft::Draft;
 use crate::segments::{self, Segments};
+use crate::{Options, Strategy, Watch};
+
+/// See the module's documentation.
+pub(crate) const STRATEGY: Strategy = Strategy {
+    name: "blocks",
+    title: "per-block",
+    about: "checkpoints every residual block or layer, as is usual in PyTorch: its input is kept, \
+            and all of it runs again.",
+    heeds_budget: false,
+    draft,
+    lowest: draft,
+};
 
 /// The draft that checkpoints every block.
-pub(crate) fn draft(graph: &Graph) -> Draft {
+fn draft(graph: &Graph, _: Bytes, _: &Options, _: &mut dyn Watch) -> Draft {
     segments::draft(graph, &cut(graph))
 }
 
@@ -85,7 +97,7 @@ mod tests {
     #[test]
     fn every_block_runs_again_from_its_input_and_nothing_else_does() {
         let graph = blocks();
-        let draft = draft(&graph);
+        let draft = segments::draft(&graph, &cut(&graph));
         let runs = draft.schedule.runs();
         let runs = runs.map(|id| graph.node(id).name.as_str());
         // The last node of a block makes the next one's input, which is kept.
@@ -96,6 +108,7 @@ mod tests {
     #[test]
     fn without_blocks_nothing_is_dropped() {
         let graph = chain(6);
-        assert_eq!(draft(&graph).schedule, Draft::plain(&graph).schedule);
+        let draft = segments::draft(&graph, &cut(&graph));
+        assert_eq!(draft.schedule, Draft::plain(&graph).schedule);
     }
 }

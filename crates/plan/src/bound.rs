@@ -1,7 +1,7 @@
 //! A lower bound on the time of any schedule under a budget, in any order and with any
 //! recomputation.
 //!
-//! In: a model and a budget. Out: microseconds.
+//! In: a problem and a budget. Out: microseconds.
 //!
 //! Argument. Take a node `v` that every schedule runs, and the moment of its *first* run. By then
 //! every ancestor of `v` has run, and no descendant of `v` has, since each needs something that `v`
@@ -25,8 +25,8 @@
 //!
 //! Limits: each moment counts alone. A schedule that is tight at two moments may need more.
 
-use crate::search::model::Model;
 use crate::search::moment::Moment;
+use crate::search::problem::Problem;
 
 /// Bisection steps for the price.
 const STEPS: u32 = 16;
@@ -35,25 +35,25 @@ const MOMENTS: usize = 24;
 
 /// The best bound over the moments tried, which together look at `most_work` arcs and then at no
 /// other moment.
-pub(crate) fn time_bound(model: &Model, budget: i64, most_work: u64) -> f64 {
+pub(crate) fn time_bound(problem: &Problem, budget: i64, most_work: u64) -> f64 {
     let mut work = 0;
     let mut best = 0.0f64;
-    for v in moments(model) {
-        let (extra, arcs) = extra_at(model, budget, v, best);
+    for v in moments(problem) {
+        let (extra, arcs) = extra_at(problem, budget, v, best);
         best = best.max(extra);
         work += arcs;
         if work > most_work {
             break;
         }
     }
-    model.least_time() + best
+    problem.least_time() + best
 }
 
 /// The nodes at which the graph's own order holds the most bytes, most first.
-fn moments(model: &Model) -> Vec<usize> {
-    let during = model.bytes_during(&model.natural);
+fn moments(problem: &Problem) -> Vec<usize> {
+    let during = problem.bytes_during(&problem.natural);
     let bytes = during.into_iter().map(|bytes| -bytes);
-    let mut nodes: Vec<(i64, u32)> = bytes.zip(model.natural.iter().copied()).skip(1).collect();
+    let mut nodes: Vec<(i64, u32)> = bytes.zip(problem.natural.iter().copied()).skip(1).collect();
     nodes.sort_unstable();
     nodes.truncate(MOMENTS);
     nodes.into_iter().map(|(_, v)| v as usize).collect()
@@ -61,26 +61,26 @@ fn moments(model: &Model) -> Vec<usize> {
 
 /// Time of the repeated runs that the moment of `v` asks for, and arcs looked at. Less work is done
 /// where it turns out not to be above `best`.
-fn extra_at(model: &Model, budget: i64, v: usize, best: f64) -> (f64, u64) {
-    let past = ancestors(model, v);
-    let after = descendants(model, v);
-    let mut free = vec![false; model.bytes.len()];
-    let mut room = budget - model.base - model.workspace[v];
-    for &s in model.reads.of(v).iter().chain(model.writes.of(v)) {
+fn extra_at(problem: &Problem, budget: i64, v: usize, best: f64) -> (f64, u64) {
+    let past = ancestors(problem, v);
+    let after = descendants(problem, v);
+    let mut free = vec![false; problem.bytes.len()];
+    let mut room = budget - problem.base - problem.workspace[v];
+    for &s in problem.reads.of(v).iter().chain(problem.writes.of(v)) {
         free[s as usize] = true;
-        room -= model.bytes[s as usize];
+        room -= problem.bytes[s as usize];
     }
-    let mut needed = model.kept.clone();
-    for &w in &model.natural {
+    let mut needed = problem.kept.clone();
+    for &w in &problem.natural {
         if after[w as usize] {
-            for &s in model.reads.of(w as usize) {
+            for &s in problem.reads.of(w as usize) {
                 needed[s as usize] = true;
             }
         }
     }
-    let mut moment = Moment::new(model, &past, &needed, &free);
+    let mut moment = Moment::new(problem, &past, &needed, &free);
     let room = room as f64;
-    let (mut low, mut high) = (0.0, 4.0 * model.least_time() / budget.max(1) as f64);
+    let (mut low, mut high) = (0.0, 4.0 * problem.least_time() / budget.max(1) as f64);
     // Below `low` the bound rises with the price and above `high` it falls, each with at most the
     // slope there.
     let (mut at_low, mut slope) = (0.0, moment.all_bytes() - room);
@@ -107,12 +107,12 @@ fn extra_at(model: &Model, budget: i64, v: usize, best: f64) -> (f64, u64) {
 }
 
 /// The nodes that lead to `v`, without `v`.
-fn ancestors(model: &Model, v: usize) -> Vec<bool> {
-    let mut past = vec![false; model.time.len()];
+fn ancestors(problem: &Problem, v: usize) -> Vec<bool> {
+    let mut past = vec![false; problem.time.len()];
     let mut stack = vec![v];
     while let Some(w) = stack.pop() {
-        for &s in model.reads.of(w) {
-            let from = model.writer[s as usize] as usize;
+        for &s in problem.reads.of(w) {
+            let from = problem.writer[s as usize] as usize;
             if !std::mem::replace(&mut past[from], true) {
                 stack.push(from);
             }
@@ -122,12 +122,12 @@ fn ancestors(model: &Model, v: usize) -> Vec<bool> {
 }
 
 /// The nodes that `v` leads to, without `v`.
-fn descendants(model: &Model, v: usize) -> Vec<bool> {
-    let mut after = vec![false; model.time.len()];
+fn descendants(problem: &Problem, v: usize) -> Vec<bool> {
+    let mut after = vec![false; problem.time.len()];
     let mut stack = vec![v];
     while let Some(w) = stack.pop() {
-        for &s in model.writes.of(w) {
-            for &to in model.readers.of(s as usize) {
+        for &s in problem.writes.of(w) {
+            for &to in problem.readers.of(s as usize) {
                 if !std::mem::replace(&mut after[to as usize], true) {
                     stack.push(to as usize);
                 }
@@ -149,9 +149,9 @@ mod tests {
     #[test]
     fn bytes_that_do_not_fit_cost_the_cheapest_run() {
         let graph = chain(3);
-        let model = Model::new(&graph, &needed_nodes(&graph));
-        assert_eq!(time_bound(&model, 41, 1000), 6.0);
-        let bound = time_bound(&model, 31, 1000);
+        let problem = Problem::new(&graph, &needed_nodes(&graph));
+        assert_eq!(time_bound(&problem, 41, 1000), 6.0);
+        let bound = time_bound(&problem, 31, 1000);
         assert!(bound > 6.9 && bound <= 7.0, "{bound}");
     }
 }

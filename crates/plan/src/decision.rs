@@ -19,7 +19,7 @@ pub struct Decision {
     /// Its size.
     pub bytes: Bytes,
     /// Kept, or made again.
-    pub action: Action,
+    pub choice: Choice,
     /// Why.
     pub reason: Reason,
     /// Time of the sub-graph that rebuilds it when every other activation is kept.
@@ -34,12 +34,12 @@ pub struct Decision {
 
 /// Kept or recomputed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Action {
+pub enum Choice {
     /// Made once and kept until its last use.
-    Retained,
+    Keep,
     /// Dropped and made again this many times.
-    Recomputed {
-        /// At least one.
+    Recompute {
+        /// How often it is made again: at least once.
         times: u32,
     },
 }
@@ -133,9 +133,9 @@ pub(crate) fn of_schedule(
         Decision {
             storage: a.storage,
             bytes: a.bytes,
-            action: match life.made {
-                0 | 1 => Action::Retained,
-                made => Action::Recomputed { times: made - 1 },
+            choice: match life.made {
+                0 | 1 => Choice::Keep,
+                made => Choice::Recompute { times: made - 1 },
             },
             reason: reason(a, life),
             recompute_time: a.recompute_time,

@@ -58,7 +58,7 @@ impl Draft {
                 timeline,
             }),
             Err(error) => Err(PlanError::Rejected {
-                strategy: strategy.name(),
+                strategy: strategy.name,
                 why: error.to_string(),
             }),
         }

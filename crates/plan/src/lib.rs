@@ -27,15 +27,17 @@ mod rebuild;
 mod search;
 mod segments;
 mod sqrt;
+mod strategy;
 #[cfg(test)]
 mod testing;
 
-pub use decision::{Action, Decision, Reason, decisions};
+pub use decision::{Choice, Decision, Reason, decisions};
 pub use error::{Infeasible, PlanError};
 pub use floor::{Floor, floor};
 pub use frontier::{Frontier, frontier};
-pub use options::{Effort, NoWatch, Options, Progress, Strategy, Watch};
+pub use options::{Effort, NoWatch, Options, Progress, Watch};
 pub use planned::{Planned, Stats, Status};
+pub use strategy::Strategy;
 
 use rekindle_graph::{Bytes, Graph, Timeline};
 
@@ -61,7 +63,9 @@ pub fn plan(
     }
     // Below the floor there is nothing to look for.
     if budget >= floor(graph).bytes {
-        let replayed = draft(graph, budget, options, watch).replay(graph, strategy)?;
+        let replayed = (strategy.draft)(graph, budget, options, watch)
+            .freeing_after_last_use(graph)
+            .replay(graph, strategy)?;
         if replayed.draft.stopped || replayed.timeline.peak <= budget {
             return planned::finish(graph, budget, replayed, options, &natural);
         }
@@ -89,26 +93,12 @@ pub fn smallest(
 /// The lowest schedule that the strategy reaches.
 fn lowest(graph: &Graph, options: &Options, watch: &mut dyn Watch) -> Result<Replayed, PlanError> {
     let floor = floor(graph).bytes;
-    let draft = match options.strategy {
-        Strategy::Search => search::lowest(graph, floor, options, watch),
-        // Under a budget at the floor the others go as low as they can.
-        _ => draft(graph, floor, options, watch),
-    }
-    .freeing_after_last_use(graph)
-    .replay(graph, options.strategy)?;
+    let draft = (options.strategy.lowest)(graph, floor, options, watch)
+        .freeing_after_last_use(graph)
+        .replay(graph, options.strategy)?;
     let plain = Draft::plain(graph).replay(graph, options.strategy)?;
     match draft.timeline.peak < plain.timeline.peak {
         true => Ok(draft),
         false => Ok(plain),
     }
-}
-
-fn draft(graph: &Graph, budget: Bytes, options: &Options, watch: &mut dyn Watch) -> Draft {
-    match options.strategy {
-        Strategy::Search => search::draft(graph, budget, options, watch),
-        Strategy::Mutwo => mutwo::draft(graph, budget, watch),
-        Strategy::Sqrt => sqrt::draft(graph),
-        Strategy::Blocks => blocks::draft(graph),
-    }
-    .freeing_after_last_use(graph)
 }

@@ -4,6 +4,8 @@ use std::ops::ControlFlow;
 
 use rekindle_graph::{Bytes, Micros};
 
+use crate::Strategy;
+
 /// How to plan.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Options {
@@ -11,45 +13,6 @@ pub struct Options {
     pub strategy: Strategy,
     /// How much work to spend.
     pub effort: Effort,
-}
-
-/// The algorithms.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Strategy {
-    /// The best that Rekindle knows: recomputes as often as it pays and reorders where it pays.
-    #[default]
-    Search,
-    /// The greedy choice of μ-TWO: keeps the order, recomputes each activation once.
-    Mutwo,
-    /// Chen's √n segments of the forward pass, for comparison.
-    Sqrt,
-    /// Checkpoints every numbered module, as PyTorch users do by hand, for comparison.
-    Blocks,
-}
-
-impl Strategy {
-    /// Every strategy, the default first.
-    pub const ALL: [Strategy; 4] = [
-        Strategy::Search,
-        Strategy::Mutwo,
-        Strategy::Sqrt,
-        Strategy::Blocks,
-    ];
-
-    /// The name on the command line and in plan files.
-    pub fn name(self) -> &'static str {
-        match self {
-            Strategy::Search => "search",
-            Strategy::Mutwo => "mutwo",
-            Strategy::Sqrt => "sqrt",
-            Strategy::Blocks => "blocks",
-        }
-    }
-
-    /// The strategy of that name.
-    pub fn from_name(name: &str) -> Option<Strategy> {
-        Strategy::ALL.into_iter().find(|s| s.name() == name)
-    }
 }
 
 /// How much work a strategy may do, counted in its own steps and never on a clock, so that the same

@@ -120,7 +120,7 @@ pub(crate) fn finish(
         return Err(match draft.stopped && budget >= crate::floor(graph).bytes {
             true => PlanError::Stopped { budget, lowest },
             false => {
-                let infeasible = Infeasible::new(graph, strategy.name(), budget, lowest);
+                let infeasible = Infeasible::new(graph, strategy.name, budget, lowest);
                 PlanError::Infeasible(Box::new(infeasible))
             }
         });
@@ -128,14 +128,14 @@ pub(crate) fn finish(
     let plan = Plan {
         graph: graph.name().into(),
         digest: Some(graph.digest()),
-        strategy: Some(strategy.name().into()),
+        strategy: Some(strategy.name.into()),
         budget,
         peak: timeline.peak,
         time: timeline.time,
         schedule: draft.schedule,
     };
     let audit = verify(graph, &plan).map_err(|violations| PlanError::Rejected {
-        strategy: strategy.name(),
+        strategy: strategy.name,
         why: violations.to_string(),
     })?;
     let bound = match draft.is_bound_best || plan.time <= draft.time_bound {

@@ -5,13 +5,24 @@
 //! Method. The n forward nodes, in their own order, are cut into about √n segments of about √n
 //! nodes, each checkpointed (`segments`). The last segment is kept: its backward pass comes next.
 
-use rekindle_graph::{Graph, NodeId, Phase};
+use rekindle_graph::{Bytes, Graph, NodeId, Phase};
 
 use crate::draft::Draft;
 use crate::segments::{self, Segments};
+use crate::{Options, Strategy, Watch};
+
+/// See the module's documentation.
+pub(crate) const STRATEGY: Strategy = Strategy {
+    name: "sqrt",
+    title: "√n segments",
+    about: "cuts the forward pass into √n segments of √n nodes and checkpoints each.",
+    heeds_budget: false,
+    draft,
+    lowest: draft,
+};
 
 /// The draft of √n segments.
-pub(crate) fn draft(graph: &Graph) -> Draft {
+fn draft(graph: &Graph, _: Bytes, _: &Options, _: &mut dyn Watch) -> Draft {
     segments::draft(graph, &cut(graph))
 }
 
@@ -39,7 +50,7 @@ mod tests {
     #[test]
     fn nine_nodes_make_three_segments_and_each_runs_again_from_its_boundary() {
         let graph = chain(9);
-        let draft = draft(&graph);
+        let draft = segments::draft(&graph, &cut(&graph));
         let runs = draft.schedule.runs();
         let runs = runs.map(|id| graph.node(id).name.as_str());
         let runs: Vec<&str> = runs.collect();

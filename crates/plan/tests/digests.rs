@@ -63,16 +63,16 @@ fn row(graph: &Graph, strategy: Strategy, effort: Effort, share: u64) -> String 
         Err(other) => panic!("{}: {other}", graph.name()),
     };
     let (name, effort) = (graph.name(), effort.level());
-    format!("{name},{},{effort},{share},{found}", strategy.name())
+    format!("{name},{},{effort},{share},{found}", strategy.name)
 }
 
 fn rows(graph: &Graph) -> Vec<String> {
     let first = Strategy::ALL
-        .into_iter()
-        .flat_map(|strategy| SHARES.map(|share| row(graph, strategy, Effort::FIRST, share)));
+        .iter()
+        .flat_map(|&strategy| SHARES.map(|share| row(graph, strategy, Effort::FIRST, share)));
     let (level, shares) = SEARCHED;
     let effort = Effort::new(level).expect("a level");
-    let searched = shares.map(|share| row(graph, Strategy::Search, effort, share));
+    let searched = shares.map(|share| row(graph, Strategy::SEARCH, effort, share));
     first.chain(searched).collect()
 }
 

@@ -32,7 +32,7 @@ mod _native {
     #[pymodule_export]
     use crate::graph::{Graph, parse_budget};
     #[pymodule_export]
-    use crate::plan::{Decision, Plan, plan, rewrite, smallest, verify};
+    use crate::plan::{Decision, Plan, plan, rewrite, smallest, strategies, verify};
     #[pymodule_export]
     use crate::profile::write_profile;
 }

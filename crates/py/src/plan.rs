@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use rekindle_graph::{Bytes, Step, Timeline};
-use rekindle_plan::{Action, Effort, Options, PlanError, Planned, Status, Strategy};
+use rekindle_plan::{Choice, Effort, Options, PlanError, Planned, Status, Strategy};
 
 use crate::error::{invalid, no_plan};
 use crate::graph::{Graph, runs};
@@ -151,9 +151,9 @@ impl Decision {
             storage: decision.storage.0,
             name: graph.storage_name(decision.storage),
             bytes: decision.bytes.get(),
-            recomputed: match decision.action {
-                Action::Retained => 0,
-                Action::Recomputed { times } => times,
+            recomputed: match decision.choice {
+                Choice::Keep => 0,
+                Choice::Recompute { times } => times,
             },
             reason: decision.reason.text(),
             recompute_time: decision.recompute_time.get(),
@@ -162,6 +162,12 @@ impl Decision {
             first_backward: decision.first_backward.0,
         }
     }
+}
+
+/// Every strategy by name, with a sentence that says what it does; the default first.
+#[pyfunction]
+pub(crate) fn strategies() -> Vec<(&'static str, &'static str)> {
+    Strategy::ALL.iter().map(|s| (s.name, s.about)).collect()
 }
 
 /// Plans `graph` under `budget` bytes. `progress(done, total, best, lowest)` is called now and
@@ -214,7 +220,7 @@ fn watched(
 
 fn options(py: Python<'_>, strategy: &str, effort: Option<u8>) -> PyResult<Options> {
     let strategy = Strategy::from_name(strategy).ok_or_else(|| {
-        let names = Strategy::ALL.map(Strategy::name).join(", ");
+        let names = Strategy::names();
         invalid(
             py,
             format!("there is no strategy \"{strategy}\"; there are {names}"),

@@ -47,7 +47,8 @@ fn main() -> Outcome<()> {
     };
     let bench = Bench::new(name, batch.parse()?, optimizer, rounds.parse()?)?;
     let strategies: Option<Vec<_>> = strategies.split(',').map(Strategy::from_name).collect();
-    let strategies = strategies.ok_or("a strategy is search, mutwo or sqrt")?;
+    let strategies =
+        strategies.ok_or_else(|| format!("a strategy is one of {}", Strategy::names()))?;
     println!("{HEADER}");
     let mut known = Vec::new();
     for budget in budgets.split(',') {
@@ -228,7 +229,7 @@ impl Bench {
         };
         let planned = fitted.ok().map(|f| &f.planned);
         let cells = [
-            answer.strategy.name().into(),
+            answer.strategy.name.into(),
             fitted
                 .map_or_else(|s| s.get(), |f| f.predicted.arena.get())
                 .to_string(),

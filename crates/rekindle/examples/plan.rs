@@ -4,7 +4,7 @@
 
 use rekindle::graph::{Bytes, Timeline};
 use rekindle::models::{ModelOptions, build};
-use rekindle::plan::{Action, NoWatch, Options, PlanError, Strategy, frontier, plan};
+use rekindle::plan::{Choice, NoWatch, Options, PlanError, Strategy, frontier, plan};
 use rekindle::program::Optimizer;
 use rekindle::{FitOptions, profile_plain};
 
@@ -24,17 +24,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let budget = Bytes(plain.get() * 7 / 10);
 
     // Two strategies at the same budget: the search, and the greedy choice of μ-TWO.
-    for strategy in [Strategy::Search, Strategy::Mutwo] {
+    for strategy in [Strategy::SEARCH, Strategy::MUTWO] {
         let options = Options {
             strategy,
             ..Options::default()
         };
         let planned = plan(&graph, budget, &options, &mut NoWatch)?;
         let dropped = planned.decisions.iter();
-        let dropped = dropped.filter(|d| matches!(d.action, Action::Recomputed { .. }));
+        let dropped = dropped.filter(|d| matches!(d.choice, Choice::Recompute { .. }));
         println!(
             "{:<6}  {plain} -> {} for {:+.1} % time; {} of {} activations are recomputed",
-            strategy.name(),
+            strategy.name,
             planned.plan.peak,
             100.0 * planned.overhead(),
             dropped.count(),

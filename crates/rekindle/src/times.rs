@@ -63,7 +63,7 @@ pub fn profile(
     // What is measured is not what will run, so the first schedule that fits is good enough.
     let first = FitOptions {
         plan: Options {
-            strategy: Strategy::Search,
+            strategy: Strategy::SEARCH,
             effort: Effort::FIRST,
         },
         ..options.clone()

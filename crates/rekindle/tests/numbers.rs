@@ -81,12 +81,12 @@ fn fitted(model: &Model, room: Room, options: &FitOptions) -> Fitted {
 
 /// Every room, by both strategies, with one thread and with two.
 const CASES: [(Room, Strategy, usize); 6] = [
-    (Room::Percent(90), Strategy::Search, 2),
-    (Room::Percent(60), Strategy::Mutwo, 1),
-    (Room::Smallest, Strategy::Search, 1),
-    (Room::Smallest, Strategy::Mutwo, 2),
-    (Room::Percent(60), Strategy::Search, 2),
-    (Room::Percent(90), Strategy::Mutwo, 1),
+    (Room::Percent(90), Strategy::SEARCH, 2),
+    (Room::Percent(60), Strategy::MUTWO, 1),
+    (Room::Smallest, Strategy::SEARCH, 1),
+    (Room::Smallest, Strategy::MUTWO, 2),
+    (Room::Percent(60), Strategy::SEARCH, 2),
+    (Room::Percent(90), Strategy::MUTWO, 1),
 ];
 
 /// The first of them, for models whose parameters take long to draw.
@@ -158,7 +158,7 @@ fn a_budget_below_the_smallest_is_refused_and_the_named_one_works() {
         ..sizes(8, PLAIN_SGD)
     };
     let model = build("transformer-tiny", &sizes).expect("the model builds");
-    let options = options(Strategy::Search, 1);
+    let options = options(Strategy::SEARCH, 1);
     let graph = estimate(&lower(&model.program, 1));
     let fit = |budget| fit_profiled(&model, &graph, budget, &options, &mut NoWatch);
     let Err(Error::DoesNotFit {
@@ -177,7 +177,7 @@ fn a_budget_below_the_smallest_is_refused_and_the_named_one_works() {
 #[test]
 fn a_comparison_begins_where_it_is_told() {
     let model = model("transformer-tiny", 4, PLAIN_SGD);
-    let fitted = fitted(&model, Room::Percent(80), &options(Strategy::Search, 1));
+    let fitted = fitted(&model, Room::Percent(80), &options(Strategy::SEARCH, 1));
     let begun = std::cell::Cell::new(0);
     let mut seen = Vec::new();
     let mut watch = |done, total| seen.push((done, total));

@@ -153,7 +153,7 @@ fn random_steps_in_random_budgets_give_the_plain_steps_numbers() {
     for seed in 0..SEEDS {
         let model = random_model(seed).expect("shapes agree by construction");
         let mut draw = Draw::new(seed.wrapping_mul(977));
-        for strategy in Strategy::ALL {
+        for &strategy in Strategy::ALL {
             let options = FitOptions {
                 threads: 1 + draw.below(2),
                 plan: Options {

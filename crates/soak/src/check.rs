@@ -40,7 +40,7 @@ pub fn check(seed: u64, size: usize) -> Result<usize> {
         "the floor {low} is above the plain peak {high}"
     );
     let mut plans = Vec::new();
-    for strategy in Strategy::ALL {
+    for &strategy in Strategy::ALL {
         let effort = match random.below(100) < LONGER {
             true => Effort::new(1).expect("a level"),
             false => Effort::FIRST,
@@ -51,11 +51,11 @@ pub fn check(seed: u64, size: usize) -> Result<usize> {
             let budget = Bytes((low.get() + random.below(span) as u64).saturating_sub(1));
             let twice = random.below(100) < TWICE;
             let planned = check_budget(&graph, budget, &options, twice)
-                .with_context(|| format!("{} at {} bytes", strategy.name(), budget.get()))?;
+                .with_context(|| format!("{} at {} bytes", strategy.name, budget.get()))?;
             plans.extend(planned);
         }
         if random.chance(20) {
-            check_frontier(&graph, &options).with_context(|| strategy.name())?;
+            check_frontier(&graph, &options).with_context(|| strategy.name)?;
         }
     }
     check_bounds(&plans)?;

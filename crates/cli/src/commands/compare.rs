@@ -102,7 +102,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         }
         rows.push(row);
     }
-    let strategy = arguments.planning.options().strategy.name();
+    let strategy = arguments.planning.options().strategy.name;
     if let Some(path) = &arguments.csv {
         output::write(path, &table::csv(&arguments.step.model, strategy, &rows))?;
     }

@@ -183,7 +183,7 @@ impl Demo<'_> {
     }
 
     fn strategy(&self) -> &'static str {
-        self.options.plan.strategy.name()
+        self.options.plan.strategy.name
     }
 
     fn write(&self, name: &str, text: &str) -> anyhow::Result<()> {
@@ -269,11 +269,11 @@ impl Demo<'_> {
             effort: effort(FRONTIER_EFFORT),
         };
         let mut meter = Meter::new(None);
-        let search = options(Strategy::Search);
+        let search = options(Strategy::SEARCH);
         let found = rekindle_plan::frontier(graph, FRONTIER_POINTS, &search, &mut meter)?;
         self.write(&format!("{stem}.frontier.csv"), &frontier::csv(&found))?;
         // The greedy choice may not reach this budget; then there is nothing to show beside it.
-        let greedy = rekindle_plan::plan(graph, budget, &options(Strategy::Mutwo), &mut meter);
+        let greedy = rekindle_plan::plan(graph, budget, &options(Strategy::MUTWO), &mut meter);
         if let Ok(greedy) = greedy {
             self.write(&format!("{stem}.mutwo.plan.json"), &greedy.plan.to_json())?;
         }

@@ -21,6 +21,7 @@ mod verify;
 use std::time::Duration;
 
 use clap::Subcommand;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use rekindle_plan::{Effort, Options, Strategy};
 
 use crate::exit::UsageError;
@@ -64,13 +65,20 @@ impl Command {
     }
 }
 
+/// Reads the name of a strategy; the help lists them all with what they do.
+fn strategies() -> impl TypedValueParser<Value = Strategy> {
+    let value = |s: &Strategy| PossibleValue::new(s.name).help(s.about);
+    PossibleValuesParser::new(Strategy::ALL.iter().map(value))
+        .map(|name| Strategy::from_name(&name).expect("a possible value"))
+}
+
 /// How to plan: the same for every verb that plans.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Planning")]
 pub(crate) struct Planning {
     /// Which algorithm decides [default: search]
-    #[arg(long, value_parser = ["search", "mutwo", "sqrt", "blocks"])]
-    strategy: Option<String>,
+    #[arg(long, value_parser = strategies())]
+    pub(crate) strategy: Option<Strategy>,
     /// How much work to spend, 0 (the first plan) to 10; each level is twice the one below
     /// [default: 5]
     #[arg(long, value_parser = clap::value_parser!(u8).range(0..=10))]
@@ -83,7 +91,7 @@ pub(crate) struct Planning {
 impl Planning {
     pub(crate) fn options(&self) -> Options {
         Options {
-            strategy: self.strategy().unwrap_or(Strategy::Search),
+            strategy: self.strategy.unwrap_or_default(),
             effort: self.effort.map_or(Effort::default(), |level| {
                 Effort::new(level).expect("clap allows no other level")
             }),
@@ -93,12 +101,6 @@ impl Planning {
     /// Whether it was said how much work to spend.
     pub(crate) fn is_limited(&self) -> bool {
         self.effort.is_some() || self.time_limit.is_some()
-    }
-
-    /// The algorithm that was asked for.
-    pub(crate) fn strategy(&self) -> Option<Strategy> {
-        let name = self.strategy.as_deref()?;
-        Some(Strategy::from_name(name).expect("clap allows no other name"))
     }
 
     pub(crate) fn limit(&self) -> Result<Option<Duration>, UsageError> {

@@ -71,9 +71,9 @@ pub(crate) struct Profile {
 
 /// Refuses what needs a graph.
 fn check_without_edges(arguments: &Arguments) -> Result<(), UsageError> {
-    let strategy = arguments.planning.strategy();
-    let why = match strategy.filter(|s| *s != Strategy::Mutwo) {
-        Some(strategy) => format!("the strategy {} needs a graph", strategy.name()),
+    let strategy = arguments.planning.strategy;
+    let why = match strategy.filter(|s| *s != Strategy::MUTWO) {
+        Some(strategy) => format!("the strategy {} needs a graph", strategy.name),
         None if arguments.reported.is_wanted() => "a report needs a graph".into(),
         None if arguments.verbose => {
             "a list of activations with their reasons needs a graph".into()

@@ -216,7 +216,7 @@ fn plain_engine(
 fn smallest(model: &Model, options: &FitOptions) -> Result<Bytes, Error> {
     let graph = rekindle::estimate(&lower(&model.program, options.threads));
     let mut options = options.clone();
-    options.plan.strategy = Strategy::Search;
+    options.plan.strategy = Strategy::SEARCH;
     Ok(rekindle::smallest(model, &graph, &options, &mut NoWatch)?.budget)
 }
 

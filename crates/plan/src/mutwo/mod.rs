@@ -34,12 +34,22 @@ use rekindle_graph::{Bytes, Graph, NodeId, Schedule, Timeline};
 
 use crate::activation::{Activation, activations};
 use crate::draft::Draft;
-use crate::{Progress, Watch};
+use crate::{Options, Progress, Strategy, Watch};
 use table::{Entry, Table};
+
+/// See the module's documentation.
+pub(crate) const STRATEGY: Strategy = Strategy {
+    name: "mutwo",
+    title: "μ-TWO",
+    about: "chooses greedily by bytes won per second of recomputation.",
+    heeds_budget: true,
+    draft,
+    lowest: draft,
+};
 
 /// A schedule under `budget` if the algorithm reaches it, otherwise the lowest that it met. `watch`
 /// sees every round.
-pub(crate) fn draft(graph: &Graph, budget: Bytes, watch: &mut dyn Watch) -> Draft {
+fn draft(graph: &Graph, budget: Bytes, _: &Options, watch: &mut dyn Watch) -> Draft {
     let activations = activations(graph);
     let entries = activations.iter().map(|a| entry(a, &activations));
     let mut table = Table::new(entries.collect());
@@ -116,7 +126,8 @@ mod tests {
 
     #[test]
     fn it_stops_when_it_is_told_to() {
-        let draft = draft(&chain(8), Bytes::ZERO, &mut StopAtOnce);
+        let options = Options::default();
+        let draft = draft(&chain(8), Bytes::ZERO, &options, &mut StopAtOnce);
         assert!(draft.stopped);
         assert_eq!(draft.work, 1);
     }

@@ -15,7 +15,7 @@
 
 use std::cmp::Ordering;
 
-use super::model::Model;
+use super::problem::Problem;
 use super::random::Random;
 use super::sequence::Sequence;
 
@@ -44,12 +44,12 @@ impl Found {
         }
     }
 
-    pub(crate) fn of_order(model: &Model, order: &[u32]) -> Found {
-        let during = model.bytes_during(order);
+    pub(crate) fn of_order(problem: &Problem, order: &[u32]) -> Found {
+        let during = problem.bytes_during(order);
         Found {
             order: order.to_vec(),
-            peak: during.into_iter().max().unwrap_or(model.base),
-            time: order.iter().map(|&v| model.time[v as usize]).sum(),
+            peak: during.into_iter().max().unwrap_or(problem.base),
+            time: order.iter().map(|&v| problem.time[v as usize]).sum(),
         }
     }
 
@@ -69,8 +69,8 @@ impl Found {
 }
 
 /// Where the peak of a sequence is reached first.
-pub(crate) fn highest_run(model: &Model, order: &[u32]) -> usize {
-    let during = model.bytes_during(order);
+pub(crate) fn highest_run(problem: &Problem, order: &[u32]) -> usize {
+    let during = problem.bytes_during(order);
     let highest = (0..during.len()).rev().max_by_key(|&i| during[i]);
     highest.unwrap_or(0)
 }
@@ -108,19 +108,19 @@ const NOWHERE: u32 = u32::MAX;
 
 impl<'m> Annealer<'m> {
     pub(crate) fn new(sequence: Sequence<'m>, budget: i64, seed: u64) -> Annealer<'m> {
-        let model = sequence.model;
+        let problem = sequence.problem;
         let mut annealer = Annealer {
             budget,
             random: Random::new(seed),
             price: 0.0,
-            unit: model.least_time() / (budget.max(1) as f64),
+            unit: problem.least_time() / (budget.max(1) as f64),
             repeated: Vec::new(),
-            place: vec![NOWHERE; model.time.len()],
+            place: vec![NOWHERE; problem.time.len()],
             touched: Vec::new(),
             stack: Vec::new(),
             sequence,
         };
-        for v in 0..model.time.len() {
+        for v in 0..problem.time.len() {
             annealer.note(v as u32);
         }
         annealer
@@ -215,7 +215,7 @@ impl<'m> Annealer<'m> {
         loop {
             let slot = self.random.below(slots) as u32;
             if let Some(run) = self.sequence.run_in(slot)
-                && self.sequence.node_of(run) != self.sequence.model.source
+                && self.sequence.node_of(run) != self.sequence.problem.source
             {
                 return run;
             }
@@ -225,8 +225,8 @@ impl<'m> Annealer<'m> {
     /// The move *rerun*.
     fn rerun(&mut self) -> bool {
         let run = self.pick();
-        let model = self.sequence.model;
-        let reads = model.reads.of(self.sequence.node_of(run));
+        let problem = self.sequence.problem;
+        let reads = problem.reads.of(self.sequence.node_of(run));
         if reads.is_empty() {
             return false;
         }
@@ -236,9 +236,9 @@ impl<'m> Annealer<'m> {
 
     /// A new run of the writer of `s` right before `run`.
     fn serve_anew(&mut self, s: usize, run: u32, depth: u32) -> bool {
-        let model = self.sequence.model;
-        let writer = model.writer[s] as usize;
-        if !model.rerun[writer] {
+        let problem = self.sequence.problem;
+        let writer = problem.writer[s] as usize;
+        if !problem.rerun[writer] {
             return false;
         }
         if !self.sequence.has_room() {
@@ -260,7 +260,7 @@ impl<'m> Annealer<'m> {
         // What the new run needs and is not live there.
         let mut dead = [0u32; 8];
         let mut count = 0;
-        for &r in model.reads.of(writer) {
+        for &r in problem.reads.of(writer) {
             if let Some((_, end, _)) = self.sequence.life_at(r as usize, slot)
                 && end < slot
                 && count < dead.len()
@@ -298,13 +298,13 @@ impl<'m> Annealer<'m> {
 
     /// Takes a run out, and puts those that fed it up for pruning.
     fn take(&mut self, run: u32) {
-        let model = self.sequence.model;
+        let problem = self.sequence.problem;
         let node = self.sequence.node_of(run);
         let slot = self.sequence.slot_of(run);
         self.sequence.remove(run);
         self.touched.push(node as u32);
-        for &s in model.reads.of(node) {
-            let runs = self.sequence.runs_of(model.writer[s as usize] as usize);
+        for &s in problem.reads.of(node) {
+            let runs = self.sequence.runs_of(problem.writer[s as usize] as usize);
             if runs.len() > 1 {
                 let k = self.sequence.before(runs, slot);
                 if k > 0 {
@@ -327,19 +327,19 @@ impl<'m> Annealer<'m> {
     /// The move *shift*.
     fn shift(&mut self) -> bool {
         let run = self.pick();
-        let model = self.sequence.model;
+        let problem = self.sequence.problem;
         let sequence = &self.sequence;
         let node = sequence.node_of(run);
         let slot = sequence.slot_of(run);
         // Slots strictly between which it may go.
         let mut low = 0;
         let mut high = sequence.slot_count();
-        for &s in model.reads.of(node) {
-            let runs = sequence.runs_of(model.writer[s as usize] as usize);
+        for &s in problem.reads.of(node) {
+            let runs = sequence.runs_of(problem.writer[s as usize] as usize);
             let k = sequence.before(runs, slot);
             low = low.max(sequence.slot_of(runs[k - 1]));
         }
-        for &s in model.writes.of(node) {
+        for &s in problem.writes.of(node) {
             let reads = sequence.readers_of(s as usize);
             if let Some(&read) = reads.get(sequence.before(reads, slot)) {
                 high = high.min(sequence.slot_of(read));
@@ -353,12 +353,12 @@ impl<'m> Annealer<'m> {
         if let Some(&next) = runs.get(k + 1) {
             high = high.min(sequence.slot_of(next));
         }
-        for &u in model.not_after.of(node) {
+        for &u in problem.not_after.of(node) {
             if let Some(&u) = sequence.runs_of(u as usize).first() {
                 high = high.min(sequence.slot_of(u));
             }
         }
-        for &n in model.not_before.of(node) {
+        for &n in problem.not_before.of(node) {
             if let Some(&n) = sequence.runs_of(n as usize).last() {
                 low = low.max(sequence.slot_of(n));
             }
@@ -409,9 +409,9 @@ mod tests {
     #[test]
     fn a_sequence_that_was_edited_equals_one_that_is_loaded() {
         let graph = chain(12);
-        let model = Model::new(&graph, &needed_nodes(&graph));
+        let problem = Problem::new(&graph, &needed_nodes(&graph));
         for budget in [60, 80, 110] {
-            let sequence = Sequence::new(&model, &model.natural);
+            let sequence = Sequence::new(&problem, &problem.natural);
             let mut annealer = Annealer::new(sequence, budget, 1);
             let schedule = Schedule {
                 work: 20_000,
@@ -420,16 +420,16 @@ mod tests {
             };
             let found = annealer.run(&schedule, &mut |_, _| false);
             let edited = &annealer.sequence;
-            let loaded = Sequence::new(&model, &edited.order());
+            let loaded = Sequence::new(&problem, &edited.order());
             assert_eq!(edited.peak(), loaded.peak());
             assert!((edited.time() - loaded.time()).abs() < 1e-6);
             // The sweep from the end is another way to the same numbers.
-            let swept = Found::of_order(&model, &edited.order());
+            let swept = Found::of_order(&problem, &edited.order());
             assert_eq!((swept.peak, swept.time), (loaded.peak(), loaded.time()));
-            let during = model.bytes_during(&swept.order);
+            let during = problem.bytes_during(&swept.order);
             let highest = during.iter().position(|&bytes| bytes == loaded.peak());
-            assert_eq!(Some(highest_run(&model, &swept.order)), highest);
-            assert_eq!(found.peak, Found::of_order(&model, &found.order).peak);
+            assert_eq!(Some(highest_run(&problem, &swept.order)), highest);
+            assert_eq!(found.peak, Found::of_order(&problem, &found.order).peak);
             assert!(found.peak <= budget, "{} over {budget}", found.peak);
         }
     }

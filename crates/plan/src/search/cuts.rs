@@ -1,6 +1,6 @@
 //! Cuts: where the search starts from, beside [`first`](super::first).
 //!
-//! In: a model and a budget. Out: sequences, each made with other prices.
+//! In: a problem and a budget. Out: sequences, each made with other prices.
 //!
 //! Method: at the run where an order has its peak, a [`Moment`] chooses what is kept across that
 //! run and what runs again behind it, each right before the first run that needs it. The price of a
@@ -9,8 +9,8 @@
 //! recomputed again after another.
 
 use super::anneal::{Found, highest_run};
-use super::model::Model;
 use super::moment::Moment;
+use super::problem::Problem;
 use super::random::Random;
 
 /// Halvings of the range of prices.
@@ -52,7 +52,7 @@ struct Knobs {
 
 /// See the module's documentation.
 pub(crate) struct Cutter<'m> {
-    model: &'m Model,
+    problem: &'m Problem,
     budget: i64,
     random: Random,
     /// The best sequence so far, and what it was made with.
@@ -70,9 +70,14 @@ pub(crate) struct Cutter<'m> {
 }
 
 impl<'m> Cutter<'m> {
-    pub(crate) fn new(model: &'m Model, budget: i64, most_work: u64, is_quick: bool) -> Cutter<'m> {
+    pub(crate) fn new(
+        problem: &'m Problem,
+        budget: i64,
+        most_work: u64,
+        is_quick: bool,
+    ) -> Cutter<'m> {
         Cutter {
-            model,
+            problem,
             budget,
             random: Random::new(0),
             best: None,
@@ -117,7 +122,7 @@ impl<'m> Cutter<'m> {
                 Knobs { weights, margin }
             }
             _ => Knobs {
-                weights: (0..self.model.bytes.len())
+                weights: (0..self.problem.bytes.len())
                     .map(|_| 1.0 + spread * random.unit())
                     .collect(),
                 margin,
@@ -128,9 +133,9 @@ impl<'m> Cutter<'m> {
     /// The natural order after repeated cuts at its own peak, until it is under the budget or cuts
     /// do not help; nothing if the first one does not.
     fn cuts(&mut self, knobs: &Knobs) -> Option<Found> {
-        let base = &self.model.natural;
+        let base = &self.problem.natural;
         let before = self.work;
-        let mut now = Found::of_order(self.model, base);
+        let mut now = Found::of_order(self.problem, base);
         let aim = self.budget - (knobs.margin * self.budget as f64) as i64;
         let mut lowest: Option<Found> = None;
         let mut idle = 0;
@@ -162,22 +167,22 @@ impl<'m> Cutter<'m> {
     /// need more bytes than the peak was, or not be allowed where it is needed; then it is kept,
     /// and the choice is made anew.
     fn cut(&mut self, now: &Found, aim: i64, weights: &[f64]) -> Option<Found> {
-        let model = self.model;
+        let problem = self.problem;
         let order = &now.order;
-        let position = highest_run(model, order);
+        let position = highest_run(problem, order);
         let node = order[position] as usize;
-        let mut past = vec![false; model.time.len()];
+        let mut past = vec![false; problem.time.len()];
         for &v in &order[..position] {
             past[v as usize] = true;
         }
-        let mut free = vec![false; model.bytes.len()];
-        let mut room = aim - model.base - model.workspace[node];
-        for &s in model.reads.of(node).iter().chain(model.writes.of(node)) {
+        let mut free = vec![false; problem.bytes.len()];
+        let mut room = aim - problem.base - problem.workspace[node];
+        for &s in problem.reads.of(node).iter().chain(problem.writes.of(node)) {
             free[s as usize] = true;
-            room -= model.bytes[s as usize];
+            room -= problem.bytes[s as usize];
         }
-        let needed = crossing(model, order, position);
-        let mut moment = Moment::new(model, &past, &needed, &free);
+        let needed = crossing(problem, order, position);
+        let mut moment = Moment::new(problem, &past, &needed, &free);
         moment.weigh(weights);
         let mut low = PRICES.0;
         let mut found: Option<Found> = None;
@@ -186,11 +191,11 @@ impl<'m> Cutter<'m> {
                 break;
             };
             low = price;
-            match build(model, order, position, &again) {
+            match build(problem, order, position, &again) {
                 Ok(built) => {
-                    let next = Found::of_order(model, &built.order);
+                    let next = Found::of_order(problem, &built.order);
                     let rises = next.peak >= now.peak;
-                    let blamed = rises.then(|| built.blamed(model)).flatten();
+                    let blamed = rises.then(|| built.blamed(problem)).flatten();
                     if found.as_ref().is_none_or(|f| next.beats(f, self.budget)) {
                         found = Some(next);
                     }
@@ -209,7 +214,7 @@ impl<'m> Cutter<'m> {
     /// The lowest price, at least `low`, at which what is kept fits into `room`, and what runs
     /// again then. Below that price, by at most one halving.
     fn cheapest(&mut self, moment: &mut Moment, room: i64, low: f64) -> Option<(f64, Vec<bool>)> {
-        let unit = self.model.least_time() / self.budget.max(1) as f64;
+        let unit = self.problem.least_time() / self.budget.max(1) as f64;
         let all = (low, PRICES.1);
         let found = match self.near {
             Some(near) => {
@@ -258,13 +263,13 @@ fn bisect(
 }
 
 /// The storages that a run behind `position` reads as a run before it wrote them.
-fn crossing(model: &Model, order: &[u32], position: usize) -> Vec<bool> {
-    let mut needed = model.kept.clone();
+fn crossing(problem: &Problem, order: &[u32], position: usize) -> Vec<bool> {
+    let mut needed = problem.kept.clone();
     for &v in order[position + 1..].iter().rev() {
-        for &s in model.writes.of(v as usize) {
+        for &s in problem.writes.of(v as usize) {
             needed[s as usize] = false;
         }
-        for &s in model.reads.of(v as usize) {
+        for &s in problem.reads.of(v as usize) {
             needed[s as usize] = true;
         }
     }
@@ -279,24 +284,24 @@ struct Built {
 
 impl Built {
     /// The node because of which the run at the peak was put in.
-    fn blamed(&self, model: &Model) -> Option<u32> {
-        self.because[highest_run(model, &self.order)]
+    fn blamed(&self, problem: &Problem) -> Option<u32> {
+        self.because[highest_run(problem, &self.order)]
     }
 }
 
 /// `order` with the nodes of `again` run again behind `position`, each right before the first run
 /// that needs it; or a node that may not run there any more.
-fn build(model: &Model, order: &[u32], position: usize, again: &[bool]) -> Result<Built, u32> {
+fn build(problem: &Problem, order: &[u32], position: usize, again: &[bool]) -> Result<Built, u32> {
     let mut built = order[..=position].to_vec();
     let mut because = vec![None; built.len()];
     let mut missing = again.to_vec();
-    let mut done = vec![false; model.time.len()];
+    let mut done = vec![false; problem.time.len()];
     for &v in &order[..=position] {
         done[v as usize] = true;
     }
     let is_output = |v: &u32| {
-        let mut writes = model.writes.of(*v as usize).iter();
-        again[*v as usize] && writes.any(|&s| model.kept[s as usize])
+        let mut writes = problem.writes.of(*v as usize).iter();
+        again[*v as usize] && writes.any(|&s| problem.kept[s as usize])
     };
     // What must be live at the end and nobody asked for comes last.
     let mut at_end: Vec<u32> = order[..position].to_vec();
@@ -309,14 +314,14 @@ fn build(model: &Model, order: &[u32], position: usize, again: &[bool]) -> Resul
         }
         let mut work = vec![v];
         while let Some(&w) = work.last() {
-            let reads = model.reads.of(w as usize).iter();
-            let mut writers = reads.map(|&s| model.writer[s as usize]);
+            let reads = problem.reads.of(w as usize).iter();
+            let mut writers = reads.map(|&s| problem.writer[s as usize]);
             if let Some(first) = writers.find(|&w| missing[w as usize]) {
                 work.push(first);
                 continue;
             }
             let over = |&u: &u32| done[u as usize];
-            if model.not_after.of(w as usize).iter().any(over) {
+            if problem.not_after.of(w as usize).iter().any(over) {
                 return Err(w);
             }
             missing[w as usize] = false;
@@ -326,19 +331,19 @@ fn build(model: &Model, order: &[u32], position: usize, again: &[bool]) -> Resul
             work.pop();
         }
     }
-    Ok(without_useless(model, &built, &because))
+    Ok(without_useless(problem, &built, &because))
 }
 
 /// The same without the runs that nobody reads from and that are not the only one of their node.
-fn without_useless(model: &Model, order: &[u32], because: &[Option<u32>]) -> Built {
-    let mut runs = vec![0u32; model.time.len()];
+fn without_useless(problem: &Problem, order: &[u32], because: &[Option<u32>]) -> Built {
+    let mut runs = vec![0u32; problem.time.len()];
     for &v in order {
         runs[v as usize] += 1;
     }
-    let mut needed = model.kept.clone();
+    let mut needed = problem.kept.clone();
     let mut kept: Vec<usize> = Vec::with_capacity(order.len());
     for (i, &v) in order.iter().enumerate().rev() {
-        let writes = model.writes.of(v as usize);
+        let writes = problem.writes.of(v as usize);
         if runs[v as usize] > 1 && !writes.iter().any(|&s| needed[s as usize]) {
             runs[v as usize] -= 1;
             continue;
@@ -346,7 +351,7 @@ fn without_useless(model: &Model, order: &[u32], because: &[Option<u32>]) -> Bui
         for &s in writes {
             needed[s as usize] = false;
         }
-        for &s in model.reads.of(v as usize) {
+        for &s in problem.reads.of(v as usize) {
             needed[s as usize] = true;
         }
         kept.push(i);
@@ -386,11 +391,11 @@ mod tests {
     /// The names of the runs after one cut at 32 bytes, and the peak.
     fn cut_at_32(parts: GraphParts) -> (String, i64) {
         let graph = Graph::new(parts).expect("a graph");
-        let model = Model::new(&graph, &needed_nodes(&graph));
-        let natural = Found::of_order(&model, &model.natural);
+        let problem = Problem::new(&graph, &needed_nodes(&graph));
+        let natural = Found::of_order(&problem, &problem.natural);
         assert_eq!(natural.peak, 41);
-        let weights = vec![1.0; model.bytes.len()];
-        let mut cutter = Cutter::new(&model, 32, 1000, false);
+        let weights = vec![1.0; problem.bytes.len()];
+        let mut cutter = Cutter::new(&problem, 32, 1000, false);
         let found = cutter.cut(&natural, 32, &weights).expect("a cut");
         (names(&graph, &found.order), found.peak)
     }

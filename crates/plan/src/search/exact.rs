@@ -1,7 +1,7 @@
 //! The best schedule of a tiny graph, by exhaustion.
 //!
-//! In: a model and a budget. Out: the fastest sequence under the budget, or the proof that there is
-//! none.
+//! In: a problem and a budget. Out: the fastest sequence under the budget, or the proof that
+//! there is none.
 //!
 //! Method: Dijkstra's shortest path over states `(live, done)`: the managed storages that are live,
 //! and those nodes that have run among the ones whose having run matters (targets, nodes that may
@@ -13,13 +13,13 @@
 //! which all that must have run has, and all that must be live is.
 //!
 //! Limits: at most 64 nodes and [`MOST_STORAGES`] storages, [`MOST_STATES`] states and
-//! [`MOST_STEPS`] steps; beyond that there is no answer, and neither where the model bans nodes
+//! [`MOST_STEPS`] steps; beyond that there is no answer, and neither where the problem bans nodes
 //! that the rules do not.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
 
-use super::model::Model;
+use super::problem::Problem;
 
 /// Storages up to which it is tried. More would rarely end within the states allowed.
 const MOST_STORAGES: usize = 40;
@@ -74,8 +74,8 @@ struct Reached {
 }
 
 /// The fastest sequence under `budget`.
-pub(crate) fn exact(model: &Model, budget: i64) -> Exact {
-    match Space::new(model) {
+pub(crate) fn exact(problem: &Problem, budget: i64) -> Exact {
+    match Space::new(problem) {
         Some(space) => space.search(budget),
         None => Exact::Unknown,
     }
@@ -95,7 +95,7 @@ struct Move {
 }
 
 struct Space<'m> {
-    model: &'m Model,
+    problem: &'m Problem,
     /// The bytes of each bit of `live`; bits with more bytes come first.
     bytes: Vec<i64>,
     moves: Vec<Move>,
@@ -105,44 +105,45 @@ struct Space<'m> {
 }
 
 impl<'m> Space<'m> {
-    fn new(model: &'m Model) -> Option<Space<'m>> {
-        let written = model
+    fn new(problem: &'m Problem) -> Option<Space<'m>> {
+        let written = problem
             .natural
             .iter()
-            .flat_map(|&v| model.writes.of(v as usize));
+            .flat_map(|&v| problem.writes.of(v as usize));
         let mut storages: Vec<u32> = written.copied().collect();
-        storages.sort_by_key(|&s| (-model.bytes[s as usize], s));
-        let mut bit = vec![None; model.bytes.len()];
+        storages.sort_by_key(|&s| (-problem.bytes[s as usize], s));
+        let mut bit = vec![None; problem.bytes.len()];
         for (b, &s) in storages.iter().enumerate() {
             bit[s as usize] = Some(b);
         }
-        let is_large = storages.len() > MOST_STORAGES || model.natural.len() > 64;
-        if is_large || !model.banned.is_empty() {
+        let is_large = storages.len() > MOST_STORAGES || problem.natural.len() > 64;
+        if is_large || !problem.banned.is_empty() {
             return None;
         }
         let mask = |list: &[u32]| -> u64 {
             let bits = list.iter().filter_map(|&s| bit[s as usize]);
             bits.map(|b| 1u64 << b).sum()
         };
-        let mut mark = vec![0u64; model.time.len()];
-        for (i, &v) in model.natural.iter().enumerate() {
+        let mut mark = vec![0u64; problem.time.len()];
+        for (i, &v) in problem.natural.iter().enumerate() {
             let v = v as usize;
-            let matters = model.targets[v] || !model.rerun[v] || !model.not_before.of(v).is_empty();
+            let matters =
+                problem.targets[v] || !problem.rerun[v] || !problem.not_before.of(v).is_empty();
             mark[v] = if matters { 1 << i } else { 0 };
         }
-        let moves: Vec<Move> = model.natural[1..]
+        let moves: Vec<Move> = problem.natural[1..]
             .iter()
             .map(|&v| Move {
                 node: v,
-                time: model.time[v as usize],
-                workspace: model.workspace[v as usize],
-                reads: mask(model.reads.of(v as usize)),
-                writes: mask(model.writes.of(v as usize)),
+                time: problem.time[v as usize],
+                workspace: problem.workspace[v as usize],
+                reads: mask(problem.reads.of(v as usize)),
+                writes: mask(problem.writes.of(v as usize)),
                 mark: mark[v as usize],
-                not_after: match model.rerun[v as usize] {
+                not_after: match problem.rerun[v as usize] {
                     true => 0,
                     false => mark[v as usize],
-                } | model
+                } | problem
                     .not_after
                     .of(v as usize)
                     .iter()
@@ -153,21 +154,27 @@ impl<'m> Space<'m> {
         let kept: Vec<u32> = storages
             .iter()
             .copied()
-            .filter(|&s| model.kept[s as usize])
+            .filter(|&s| problem.kept[s as usize])
             .collect();
-        let must_done = model.natural.iter().filter(|&&v| model.targets[v as usize]);
+        let must_done = problem
+            .natural
+            .iter()
+            .filter(|&&v| problem.targets[v as usize]);
         Some(Space {
-            model,
+            problem,
             must_live: mask(&kept),
             must_done: must_done.map(|&v| mark[v as usize]).sum(),
-            start: mask(model.writes.of(model.source)),
-            bytes: storages.iter().map(|&s| model.bytes[s as usize]).collect(),
+            start: mask(problem.writes.of(problem.source)),
+            bytes: storages
+                .iter()
+                .map(|&s| problem.bytes[s as usize])
+                .collect(),
             moves,
         })
     }
 
     fn bytes(&self, live: u64) -> i64 {
-        self.model.base + bits(live).map(|b| self.bytes[b]).sum::<i64>()
+        self.problem.base + bits(live).map(|b| self.bytes[b]).sum::<i64>()
     }
 
     fn search(&self, budget: i64) -> Exact {
@@ -178,7 +185,7 @@ impl<'m> Space<'m> {
             state: (self.start, 0),
             cost: 0.0,
             from: 0,
-            ran: self.model.source as u32,
+            ran: self.problem.source as u32,
         }];
         let mut cheapest: HashMap<State, f64> = HashMap::from([((self.start, 0), 0.0)]);
         let mut queue = BinaryHeap::from([Entry {
@@ -262,7 +269,7 @@ impl<'m> Space<'m> {
             debug_assert!(reached[reached[index].from].cost <= reached[index].cost);
             index = reached[index].from;
         }
-        order.push(self.model.source as u32);
+        order.push(self.problem.source as u32);
         order.reverse();
         order
     }

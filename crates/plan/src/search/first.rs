@@ -1,7 +1,7 @@
 //! The first plan: the graph's own order under a memory of the budget's size, with foresight.
 //!
-//! In: a model, an order without repetitions and a budget. Out: a sequence, under the budget if the
-//! method finds one; nothing where it dropped something that turns out not to be allowed to run
+//! In: a problem, an order without repetitions and a budget. Out: a sequence, under the budget if
+//! the method finds one; nothing where it dropped something that turns out not to be allowed to run
 //! again, or needs too many runs.
 //!
 //! Method: nodes run in their own order. Before a run, what it reads is made live again by running
@@ -23,7 +23,7 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use super::model::{Lists, Model};
+use super::problem::{Lists, Problem};
 
 /// Values of `bend` that are worth a try, none of which is best everywhere.
 pub(crate) const BENDS: [f64; 4] = [0.0, 0.5, 1.0, 1.5];
@@ -60,13 +60,13 @@ impl Eq for Candidate {}
 /// Runs `base` (a valid order without repetitions) under `budget`, in at most `most_runs` runs per
 /// node.
 pub(crate) fn first(
-    model: &Model,
+    problem: &Problem,
     base: &[u32],
     budget: i64,
     bend: f64,
     most_runs: usize,
 ) -> Option<Vec<u32>> {
-    let mut machine = Machine::new(model, base, budget, bend);
+    let mut machine = Machine::new(problem, base, budget, bend);
     let most = most_runs * base.len();
     for (i, &v) in base.iter().enumerate() {
         machine.now = i as u32;
@@ -76,7 +76,7 @@ pub(crate) fn first(
 }
 
 struct Machine<'m> {
-    model: &'m Model,
+    problem: &'m Problem,
     budget: i64,
     bend: f64,
     /// Positions in the base order at which each storage is read, ascending.
@@ -101,24 +101,24 @@ struct Machine<'m> {
 }
 
 impl<'m> Machine<'m> {
-    fn new(model: &'m Model, base: &[u32], budget: i64, bend: f64) -> Machine<'m> {
+    fn new(problem: &'m Problem, base: &[u32], budget: i64, bend: f64) -> Machine<'m> {
         let reads = base.iter().enumerate().flat_map(|(i, &v)| {
-            let reads = model.reads.of(v as usize).iter();
+            let reads = problem.reads.of(v as usize).iter();
             reads.map(move |&s| (s, i as u32))
         });
         Machine {
-            model,
+            problem,
             budget,
             bend,
-            uses: Lists::by_first(model.bytes.len(), reads),
-            used: vec![0; model.bytes.len()],
-            live: vec![false; model.bytes.len()],
+            uses: Lists::by_first(problem.bytes.len(), reads),
+            used: vec![0; problem.bytes.len()],
+            live: vec![false; problem.bytes.len()],
             work: Vec::new(),
-            pinned: vec![0; model.bytes.len()],
-            wanted: vec![0; model.bytes.len()],
-            asked: vec![u32::MAX; model.time.len()],
-            done: vec![false; model.time.len()],
-            bytes: model.base,
+            pinned: vec![0; problem.bytes.len()],
+            wanted: vec![0; problem.bytes.len()],
+            asked: vec![u32::MAX; problem.time.len()],
+            done: vec![false; problem.time.len()],
+            bytes: problem.base,
             now: 0,
             order: Vec::with_capacity(2 * base.len()),
             heap: BinaryHeap::new(),
@@ -131,10 +131,10 @@ impl<'m> Machine<'m> {
         let asked = self.ask(v);
         self.take_up(v);
         while let Some(&w) = self.work.last() {
-            let missing = self.model.reads.of(w as usize).iter();
+            let missing = self.problem.reads.of(w as usize).iter();
             match missing.copied().find(|&s| !self.live[s as usize]) {
                 Some(s) => {
-                    let writer = self.model.writer[s as usize];
+                    let writer = self.problem.writer[s as usize];
                     if self.cannot_run(writer as usize) || self.order.len() > most {
                         return None;
                     }
@@ -147,7 +147,7 @@ impl<'m> Machine<'m> {
             }
         }
         for w in asked {
-            for &s in self.model.reads.of(w as usize) {
+            for &s in self.problem.reads.of(w as usize) {
                 // What was asked for may have been dropped on the way, and made again by other
                 // runs.
                 if std::mem::take(&mut self.wanted[s as usize]) > 0 {
@@ -160,17 +160,17 @@ impl<'m> Machine<'m> {
 
     /// `v` and all that has to run again for it; what they read is wanted from now on.
     fn ask(&mut self, v: u32) -> Vec<u32> {
-        let model = self.model;
+        let problem = self.problem;
         let mut asked = vec![v];
         let mut next = 0;
         while let Some(&w) = asked.get(next) {
             next += 1;
-            for &s in model.reads.of(w as usize) {
+            for &s in problem.reads.of(w as usize) {
                 let s = s as usize;
                 self.wanted[s] += 1;
-                let asked_by = &mut self.asked[model.writer[s] as usize];
+                let asked_by = &mut self.asked[problem.writer[s] as usize];
                 if !self.live[s] && std::mem::replace(asked_by, self.now) != self.now {
-                    asked.push(model.writer[s]);
+                    asked.push(problem.writer[s]);
                 }
             }
         }
@@ -179,7 +179,7 @@ impl<'m> Machine<'m> {
 
     fn take_up(&mut self, v: u32) {
         self.work.push(v);
-        for &s in self.model.reads.of(v as usize) {
+        for &s in self.problem.reads.of(v as usize) {
             self.pinned[s as usize] += 1;
         }
     }
@@ -187,41 +187,41 @@ impl<'m> Machine<'m> {
     /// Whether `v` has run and may not run again, or something that it reads is overwritten.
     fn cannot_run(&self, v: usize) -> bool {
         let over = |&u: &u32| self.done[u as usize];
-        self.done[v] && !self.model.rerun[v] || self.model.not_after.of(v).iter().any(over)
+        self.done[v] && !self.problem.rerun[v] || self.problem.not_after.of(v).iter().any(over)
     }
 
     /// Runs `v`, whose reads are live, for the node at work behind it or as the order's next.
     fn run(&mut self, v: u32) {
-        let model = self.model;
+        let problem = self.problem;
         let node = v as usize;
-        let fresh = model.writes.of(node).iter();
+        let fresh = problem.writes.of(node).iter();
         let need: i64 = fresh
             .map(|&s| match self.live[s as usize] {
                 true => 0,
-                false => model.bytes[s as usize],
+                false => problem.bytes[s as usize],
             })
             .sum();
-        self.make_room(need + model.workspace[node], node);
+        self.make_room(need + problem.workspace[node], node);
         self.order.push(v);
         self.done[node] = true;
-        for &s in model.writes.of(node) {
+        for &s in problem.writes.of(node) {
             if !std::mem::replace(&mut self.live[s as usize], true) {
-                self.bytes += model.bytes[s as usize];
+                self.bytes += problem.bytes[s as usize];
             }
         }
         if self.work.is_empty() {
-            for &s in model.reads.of(node) {
+            for &s in problem.reads.of(node) {
                 while self.next_use(s as usize).is_some_and(|u| u <= self.now) {
                     self.used[s as usize] += 1;
                 }
             }
         }
-        for &s in model.reads.of(node) {
+        for &s in problem.reads.of(node) {
             self.pinned[s as usize] -= 1;
             self.wanted[s as usize] = self.wanted[s as usize].saturating_sub(1);
             self.settle(s as usize);
         }
-        for &s in model.writes.of(node) {
+        for &s in problem.writes.of(node) {
             self.settle(s as usize);
         }
     }
@@ -233,12 +233,12 @@ impl<'m> Machine<'m> {
 
     /// Frees a storage that nothing needs any more, or puts it up to be dropped.
     fn settle(&mut self, s: usize) {
-        if self.pinned[s] > 0 || !self.live[s] || self.model.kept[s] {
+        if self.pinned[s] > 0 || !self.live[s] || self.problem.kept[s] {
             return;
         }
         if self.next_use(s).is_none() && self.wanted[s] == 0 {
             // What cannot be made again stays, since a later recomputation may need it.
-            if self.model.rerun[self.model.writer[s] as usize] {
+            if self.problem.rerun[self.problem.writer[s] as usize] {
                 self.drop(s);
             }
         } else if self.can_drop(s) {
@@ -251,13 +251,13 @@ impl<'m> Machine<'m> {
     }
 
     fn can_drop(&self, s: usize) -> bool {
-        let writer = self.model.writer[s] as usize;
-        self.model.rerun[writer] && self.model.bytes[s] > 0
+        let writer = self.problem.writer[s] as usize;
+        self.problem.rerun[writer] && self.problem.bytes[s] > 0
     }
 
     fn drop(&mut self, s: usize) {
         self.live[s] = false;
-        self.bytes -= self.model.bytes[s];
+        self.bytes -= self.problem.bytes[s];
     }
 
     /// Drops what is needed least until `need` bytes more fit, if that is possible, for a run of
@@ -285,13 +285,13 @@ impl<'m> Machine<'m> {
     /// The last resort: drops what nodes at work read, those that wait longest first. They find it
     /// missing when their turn comes.
     fn make_room_at_work(&mut self, need: i64, node: usize) {
-        let model = self.model;
+        let problem = self.problem;
         for i in 0..self.work.len() {
-            for &s in model.reads.of(self.work[i] as usize) {
+            for &s in problem.reads.of(self.work[i] as usize) {
                 let at_hand =
-                    model.reads.of(node).contains(&s) || model.writes.of(node).contains(&s);
+                    problem.reads.of(node).contains(&s) || problem.writes.of(node).contains(&s);
                 let s = s as usize;
-                let spare = self.live[s] && !at_hand && !model.kept[s] && self.can_drop(s);
+                let spare = self.live[s] && !at_hand && !problem.kept[s] && self.can_drop(s);
                 if spare && self.cost(s).is_finite() {
                     self.drop(s);
                 }
@@ -309,7 +309,7 @@ impl<'m> Machine<'m> {
             _ => 1,
         };
         let score =
-            self.cost(s) / (self.model.bytes[s] as f64 * f64::from(distance).powf(self.bend));
+            self.cost(s) / (self.problem.bytes[s] as f64 * f64::from(distance).powf(self.bend));
         match self.wanted[s] {
             0 => score,
             _ => WANTED * score,
@@ -318,10 +318,10 @@ impl<'m> Machine<'m> {
 
     /// Time to make `s` again from what is live now; infinite if that is not allowed.
     fn cost(&self, s: usize) -> f64 {
-        let model = self.model;
+        let problem = self.problem;
         let mut seen = [u32::MAX; LOOK];
         let mut count = 1;
-        seen[0] = model.writer[s];
+        seen[0] = problem.writer[s];
         let mut i = 0;
         let mut cost = 0.0;
         while i < count {
@@ -330,9 +330,9 @@ impl<'m> Machine<'m> {
             if self.cannot_run(w) {
                 return f64::INFINITY;
             }
-            cost += model.time[w];
-            for &r in model.reads.of(w) {
-                let writer = model.writer[r as usize];
+            cost += problem.time[w];
+            for &r in problem.reads.of(w) {
+                let writer = problem.writer[r as usize];
                 if self.live[r as usize] || seen[..count].contains(&writer) {
                     continue;
                 }
@@ -360,9 +360,12 @@ mod tests {
     /// The names of the runs under a budget, and their peak.
     fn first_of(bytes: &[u64], nodes: Vec<Node>, budget: i64) -> (String, i64) {
         let graph = Graph::new(parts(bytes, nodes)).expect("a graph");
-        let model = Model::new(&graph, &needed_nodes(&graph));
-        let order = first(&model, &model.natural, budget, 1.0, 8).expect("a sequence");
-        (names(&graph, &order), Found::of_order(&model, &order).peak)
+        let problem = Problem::new(&graph, &needed_nodes(&graph));
+        let order = first(&problem, &problem.natural, budget, 1.0, 8).expect("a sequence");
+        (
+            names(&graph, &order),
+            Found::of_order(&problem, &order).peak,
+        )
     }
 
     /// `c` makes 10 bytes, from which `p` and `q` make 10 each for `v`. In between `m` makes 30,

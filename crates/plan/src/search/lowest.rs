@@ -1,7 +1,7 @@
 //! The lowest peak that the search finds.
 //!
-//! In: a model, a floor below which no sequence goes, and work. Out: a sequence with as low a peak
-//! as is found.
+//! In: a problem, a floor below which no sequence goes, and work. Out: a sequence with as low a
+//! peak as is found.
 //!
 //! Method: a budget far below what can be reached tells a search little about where to go. So first
 //! plans are looked for at budgets between the floor and the lowest peak so far, halving that
@@ -15,7 +15,7 @@
 use super::Search;
 use super::anneal::Found;
 use super::exact::{Exact, exact};
-use super::model::Model;
+use super::problem::Problem;
 use crate::Watch;
 
 /// Halvings of the range between the floor and the lowest peak so far, without work to follow and
@@ -30,8 +30,13 @@ const STEP: f64 = 0.04;
 const NEAR: i64 = 1024;
 
 /// See the module's documentation. Also says whether the watch said stop.
-pub(super) fn lowest(model: &Model, floor: i64, work: u64, watch: &mut dyn Watch) -> (Found, bool) {
-    let (mut best, mut too_low) = match exhaust(model, floor) {
+pub(super) fn lowest(
+    problem: &Problem,
+    floor: i64,
+    work: u64,
+    watch: &mut dyn Watch,
+) -> (Found, bool) {
+    let (mut best, mut too_low) = match exhaust(problem, floor) {
         Exhausted::Lowest(best) => return (best, false),
         Exhausted::Between { too_low, best } => (best, too_low),
     };
@@ -52,7 +57,7 @@ pub(super) fn lowest(model: &Model, floor: i64, work: u64, watch: &mut dyn Watch
                 (floor.max(best.peak - below), work / u64::from(ROUNDS))
             }
         };
-        let mut search = Search::new(model, limit, share, watch);
+        let mut search = Search::new(problem, limit, share, watch);
         search.add(best.clone());
         search.start();
         search.anneal();
@@ -82,19 +87,19 @@ enum Exhausted {
 }
 
 /// Halves the range between `limit` and the plain peak for as long as [`exact`] has an answer.
-fn exhaust(model: &Model, limit: i64) -> Exhausted {
-    let mut best = Found::of_order(model, &model.natural);
+fn exhaust(problem: &Problem, limit: i64) -> Exhausted {
+    let mut best = Found::of_order(problem, &problem.natural);
     let mut too_low = limit;
-    match exact(model, limit) {
-        Exact::Fastest(order) => return Exhausted::Lowest(Found::of_order(model, &order)),
+    match exact(problem, limit) {
+        Exact::Fastest(order) => return Exhausted::Lowest(Found::of_order(problem, &order)),
         Exact::Impossible => {}
         Exact::Unknown => return Exhausted::Between { too_low, best },
     }
     while too_low + 1 < best.peak {
         let middle = too_low + (best.peak - too_low) / 2;
-        match exact(model, middle) {
+        match exact(problem, middle) {
             Exact::Fastest(order) => {
-                best = Found::of_order(model, &order);
+                best = Found::of_order(problem, &order);
                 debug_assert!(best.peak <= middle, "otherwise this would not end");
             }
             Exact::Impossible => too_low = middle,
@@ -152,10 +157,10 @@ mod tests {
     fn where_exhaustion_ends_the_search_goes_on() {
         for n in 4..12 {
             let graph = layers(n);
-            let model = Model::new(&graph, &needed_nodes(&graph));
+            let problem = Problem::new(&graph, &needed_nodes(&graph));
             let floor = floor(&graph).bytes.get() as i64;
-            let (best, stopped) = lowest(&model, floor, 0, &mut NoWatch);
-            let plain = Found::of_order(&model, &model.natural).peak;
+            let (best, stopped) = lowest(&problem, floor, 0, &mut NoWatch);
+            let plain = Found::of_order(&problem, &problem.natural).peak;
             assert!(!stopped);
             assert!(best.peak < plain, "{n} layers: {} of {plain}", best.peak);
         }

@@ -4,7 +4,7 @@
 //! lowest that was reached; apart from it a lower bound on the time of any schedule under the
 //! budget ([`time_bound`]).
 //!
-//! Steps: (1) a [`model`] of the graph; (2) starts: the graph's own order and one with few bytes
+//! Steps: (1) the graph as a [`problem`]; (2) starts: the graph's own order and one with few bytes
 //! ([`reorder`]) run under the budget with foresight ([`first`]), and cuts at the moment of the
 //! peak with a price on bytes ([`cuts`]); (3) annealing over sequences of runs ([`anneal`]) from
 //! the best of them. A tiny graph is searched in full instead ([`exact`]). Where the budget is too
@@ -20,8 +20,8 @@ mod exact;
 mod first;
 mod flow;
 mod lowest;
-pub(crate) mod model;
 pub(crate) mod moment;
+pub(crate) mod problem;
 mod random;
 mod reorder;
 mod sequence;
@@ -31,11 +31,11 @@ use rekindle_graph::{Bytes, Graph, Micros, NodeId, Step};
 
 use crate::bound;
 use crate::draft::{Draft, needed_nodes};
-use crate::{Effort, Options, Progress, Watch};
+use crate::{Effort, Options, Progress, Strategy, Watch};
 use anneal::{Annealer, Found, Schedule};
 use cuts::Cutter;
 use exact::{Exact, exact};
-use model::Model;
+use problem::Problem;
 use sequence::Sequence;
 
 /// Work of the annealing (storages touched) at effort 0; each level doubles it. At the default
@@ -52,52 +52,52 @@ const BOUND_ARCS: u64 = 12_000_000;
 /// The share of a search's work that a search for the lowest peak does: a refusal takes both.
 const LOWEST: (u64, u64) = (1, 2);
 
+/// See the module's documentation.
+pub(crate) const STRATEGY: Strategy = Strategy {
+    name: "search",
+    title: "search",
+    about: "recomputes as often as it pays and reorders where it pays.",
+    heeds_budget: true,
+    draft,
+    lowest,
+};
+
 /// A draft under `budget` if one is found, otherwise the lowest that was reached.
-pub(crate) fn draft(
-    graph: &Graph,
-    budget: Bytes,
-    options: &Options,
-    watch: &mut dyn Watch,
-) -> Draft {
-    let model = Model::new(graph, &needed_nodes(graph));
+fn draft(graph: &Graph, budget: Bytes, options: &Options, watch: &mut dyn Watch) -> Draft {
+    let problem = Problem::new(graph, &needed_nodes(graph));
     let limit = signed(budget);
-    match exact(&model, limit) {
+    match exact(&problem, limit) {
         Exact::Fastest(order) => {
-            let best = Found::of_order(&model, &order);
+            let best = Found::of_order(&problem, &order);
             return Draft {
                 time_bound: Micros(best.time),
                 is_bound_best: true,
-                ..finished(&model, &best, 0, false)
+                ..finished(&problem, &best, 0, false)
             };
         }
         Exact::Impossible => return Draft::plain(graph),
         Exact::Unknown => {}
     }
-    let work = work(&model, options.effort);
-    let mut search = Search::new(&model, limit, work, watch);
+    let work = work(&problem, options.effort);
+    let mut search = Search::new(&problem, limit, work, watch);
     search.start();
     search.anneal();
     let Search { best, stopped, .. } = search;
-    let mut draft = finished(&model, &best, work, stopped);
-    if best.peak <= limit && best.time > model.least_time() {
-        draft.time_bound = Micros(bound_of(&model, limit, options.effort));
+    let mut draft = finished(&problem, &best, work, stopped);
+    if best.peak <= limit && best.time > problem.least_time() {
+        draft.time_bound = Micros(bound_of(&problem, limit, options.effort));
         draft.is_bound_best = true;
     }
     draft
 }
 
 /// A draft with as low a peak as is found; none is below `floor`.
-pub(crate) fn lowest(
-    graph: &Graph,
-    floor: Bytes,
-    options: &Options,
-    watch: &mut dyn Watch,
-) -> Draft {
-    let model = Model::new(graph, &needed_nodes(graph));
+fn lowest(graph: &Graph, floor: Bytes, options: &Options, watch: &mut dyn Watch) -> Draft {
+    let problem = Problem::new(graph, &needed_nodes(graph));
     let floor = signed(floor);
-    let work = work(&model, options.effort) * LOWEST.0 / LOWEST.1;
-    let (best, stopped) = lowest::lowest(&model, floor, work, watch);
-    finished(&model, &best, work, stopped)
+    let work = work(&problem, options.effort) * LOWEST.0 / LOWEST.1;
+    let (best, stopped) = lowest::lowest(&problem, floor, work, watch);
+    finished(&problem, &best, work, stopped)
 }
 
 /// Bytes as a number with a sign. A graph's sizes add up to 2^61 at most, so a budget above that is
@@ -107,14 +107,14 @@ fn signed(bytes: Bytes) -> i64 {
 }
 
 /// A draft with the least time as its bound.
-fn finished(model: &Model, best: &Found, work: u64, stopped: bool) -> Draft {
-    let runs = best.order.iter().filter(|&&v| v as usize != model.source);
+fn finished(problem: &Problem, best: &Found, work: u64, stopped: bool) -> Draft {
+    let runs = best.order.iter().filter(|&&v| v as usize != problem.source);
     Draft {
         schedule: runs
             .map(|&v| Step::Run(NodeId(v)))
             .collect::<Vec<_>>()
             .into(),
-        time_bound: Micros(model.least_time()),
+        time_bound: Micros(problem.least_time()),
         is_bound_best: false,
         work,
         stopped,
@@ -122,32 +122,32 @@ fn finished(model: &Model, best: &Found, work: u64, stopped: bool) -> Draft {
 }
 
 /// Work of the annealing.
-fn work(model: &Model, effort: Effort) -> u64 {
+fn work(problem: &Problem, effort: Effort) -> u64 {
     match effort {
         Effort::FIRST => 0,
-        effort => WORK.min(WORK_PER_NODE * model.natural.len() as u64) << effort.level(),
+        effort => WORK.min(WORK_PER_NODE * problem.natural.len() as u64) << effort.level(),
     }
 }
 
 /// No schedule under `budget` takes less time than this.
 pub(crate) fn time_bound(graph: &Graph, budget: Bytes, effort: Effort) -> Micros {
-    let model = Model::new(graph, &needed_nodes(graph));
+    let problem = Problem::new(graph, &needed_nodes(graph));
     let limit = signed(budget);
-    Micros(bound_of(&model, limit, effort))
+    Micros(bound_of(&problem, limit, effort))
 }
 
-/// The same in a model of the graph.
-fn bound_of(model: &Model, limit: i64, effort: Effort) -> f64 {
+/// The same for a problem.
+fn bound_of(problem: &Problem, limit: i64, effort: Effort) -> f64 {
     let arcs = match effort {
         Effort::FIRST => FIRST_BOUND_ARCS,
         _ => BOUND_ARCS,
     };
-    bound::time_bound(&model.relaxed(), limit, arcs)
+    bound::time_bound(&problem.relaxed(), limit, arcs)
 }
 
 /// The state of a search.
 struct Search<'a> {
-    model: &'a Model,
+    problem: &'a Problem,
     /// The budget.
     limit: i64,
     /// Work that may be done, and that has been done.
@@ -187,10 +187,10 @@ const HOPELESS: f64 = 0.1;
 const PATIENCE: (u32, u32) = (2, 48);
 
 impl<'a> Search<'a> {
-    fn new(model: &'a Model, limit: i64, work: u64, watch: &'a mut dyn Watch) -> Search<'a> {
-        let best = Found::of_order(model, &model.natural);
+    fn new(problem: &'a Problem, limit: i64, work: u64, watch: &'a mut dyn Watch) -> Search<'a> {
+        let best = Found::of_order(problem, &problem.natural);
         Search {
-            model,
+            problem,
             limit,
             work,
             done: 0,
@@ -198,8 +198,8 @@ impl<'a> Search<'a> {
             starts: vec![best.clone()],
             best,
             cutter: match work {
-                0 => Cutter::new(model, limit, FIRST_ARCS, true),
-                _ => Cutter::new(model, limit, (ARCS * work / 4).max(LEAST_ARCS), false),
+                0 => Cutter::new(problem, limit, FIRST_ARCS, true),
+                _ => Cutter::new(problem, limit, (ARCS * work / 4).max(LEAST_ARCS), false),
             },
             watch,
         }
@@ -207,14 +207,14 @@ impl<'a> Search<'a> {
 
     /// The first plans.
     fn start(&mut self) {
-        self.add_with_foresight(&self.model.natural);
+        self.add_with_foresight(&self.problem.natural);
         if self.is_first_enough() {
             return;
         }
-        let peak = |order: &[u32]| Found::of_order(self.model, order).peak;
-        let reordered = reorder::with_few_bytes(self.model);
+        let peak = |order: &[u32]| Found::of_order(self.problem, order).peak;
+        let reordered = reorder::with_few_bytes(self.problem);
         // Where it is not below the graph's own order, nothing is to be had from it.
-        if peak(&reordered) < peak(&self.model.natural) {
+        if peak(&reordered) < peak(&self.problem.natural) {
             self.add_with_foresight(&reordered);
         }
         if self.is_first_enough() || self.report(0) {
@@ -228,7 +228,7 @@ impl<'a> Search<'a> {
 
     /// Takes note of `base`, and of what comes of it under the budget with foresight.
     fn add_with_foresight(&mut self, base: &[u32]) {
-        self.add(Found::of_order(self.model, base));
+        self.add(Found::of_order(self.problem, base));
         let most_runs = match self.work {
             0 => MOST_RUNS.0,
             _ => MOST_RUNS.1,
@@ -237,8 +237,8 @@ impl<'a> Search<'a> {
             if self.is_first_enough() {
                 return;
             }
-            if let Some(order) = first::first(self.model, base, self.limit, bend, most_runs) {
-                self.add(Found::of_order(self.model, &order));
+            if let Some(order) = first::first(self.problem, base, self.limit, bend, most_runs) {
+                self.add(Found::of_order(self.problem, &order));
             }
         }
     }
@@ -258,16 +258,16 @@ impl<'a> Search<'a> {
         loop {
             let before = self.best.clone();
             let arcs = self.cutter.work;
-            let (model, limit, polish_work) = (
-                self.model,
+            let (problem, limit, polish_work) = (
+                self.problem,
                 self.limit,
-                self.work.min(POLISH * self.model.natural.len() as u64),
+                self.work.min(POLISH * self.problem.natural.len() as u64),
             );
             let found = self.cutter.next(&mut |found| {
                 if polish_work == 0 {
                     return found;
                 }
-                polish(model, &found, limit, polish_work)
+                polish(problem, &found, limit, polish_work)
             });
             self.done += (self.cutter.work - arcs) / ARCS + polish_work;
             let Some(found) = found else {
@@ -300,7 +300,7 @@ impl<'a> Search<'a> {
     /// are hopeless.
     fn anneal(&mut self) {
         // Without a node that runs there is nothing to move.
-        if self.work == 0 || self.stopped || self.model.natural.len() < 2 {
+        if self.work == 0 || self.stopped || self.problem.natural.len() < 2 {
             return;
         }
         let mut tried: Vec<(Found, f64)> = Vec::new();
@@ -328,13 +328,13 @@ impl<'a> Search<'a> {
         if self.stopped {
             return start.clone();
         }
-        let mean = self.model.least_time() / self.model.natural.len() as f64;
+        let mean = self.problem.least_time() / self.problem.natural.len() as f64;
         let schedule = Schedule {
             work,
             hot: hot * mean,
             cold: COLD * mean,
         };
-        let sequence = Sequence::new(self.model, &start.order);
+        let sequence = Sequence::new(self.problem, &start.order);
         let mut annealer = Annealer::new(sequence, self.limit, seed);
         let found = annealer.run(&schedule, &mut |done, found| {
             if found.beats(&self.best, self.limit) {
@@ -363,13 +363,13 @@ impl<'a> Search<'a> {
 }
 
 /// A short annealing at the lowest temperature.
-fn polish(model: &Model, start: &Found, limit: i64, work: u64) -> Found {
-    let mean = model.least_time() / model.natural.len() as f64;
+fn polish(problem: &Problem, start: &Found, limit: i64, work: u64) -> Found {
+    let mean = problem.least_time() / problem.natural.len() as f64;
     let schedule = Schedule {
         work,
         hot: HOT[0] * mean,
         cold: COLD * mean,
     };
-    let sequence = Sequence::new(model, &start.order);
+    let sequence = Sequence::new(problem, &start.order);
     Annealer::new(sequence, limit, POLISH_SEED).run(&schedule, &mut |_, _| false)
 }

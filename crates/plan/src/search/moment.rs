@@ -1,6 +1,6 @@
 //! What to keep across one moment, if bytes had a price.
 //!
-//! In: a model, the nodes of the *past* and which storages the *future* needs. Out, for a price λ
+//! In: a problem, the nodes of the *past* and which storages the *future* needs. Out, for a price λ
 //! of a byte, the nodes to run again after the moment.
 //!
 //! Formulation: `D_s = 1` if storage `s` of the past is needed after the moment, `R_w = 1` if node
@@ -11,7 +11,7 @@
 //! run again has no arc to the sink that can be cut.
 
 use super::flow::{Network, UNCUT};
-use super::model::Model;
+use super::problem::Problem;
 
 /// Capacities per microsecond: fine enough that rounding down costs nothing that matters.
 pub(crate) const SCALE: f64 = 1024.0;
@@ -21,7 +21,7 @@ const MOST_SEARCHES: u32 = 400;
 
 /// See the module's documentation.
 pub(crate) struct Moment<'m> {
-    model: &'m Model,
+    problem: &'m Problem,
     network: Network,
     source: usize,
     sink: usize,
@@ -38,21 +38,21 @@ impl<'m> Moment<'m> {
     /// `past[v]`: node `v` has run. `needed[s]`: the future reads storage `s`, which the past
     /// wrote. `free[s]`: storage `s` is live at the moment in any case, and costs nothing.
     pub(crate) fn new(
-        model: &'m Model,
+        problem: &'m Problem,
         past: &[bool],
         needed: &[bool],
         free: &[bool],
     ) -> Moment<'m> {
         // Only what can be needed again gets a node: walk back from what the future reads.
-        let mut of_storage = vec![usize::MAX; model.bytes.len()];
-        let mut of_node = vec![usize::MAX; model.time.len()];
+        let mut of_storage = vec![usize::MAX; problem.bytes.len()];
+        let mut of_node = vec![usize::MAX; problem.time.len()];
         let mut stack: Vec<u32> = Vec::new();
         let (source, sink) = (0, 1);
         let mut count = 2;
         let mut storages = Vec::new();
         let mut again = Vec::new();
-        for s in 0..model.bytes.len() {
-            if needed[s] && !free[s] && past[model.writer[s] as usize] {
+        for s in 0..problem.bytes.len() {
+            if needed[s] && !free[s] && past[problem.writer[s] as usize] {
                 stack.push(s as u32);
                 of_storage[s] = count;
                 storages.push(s as u32);
@@ -61,14 +61,14 @@ impl<'m> Moment<'m> {
         }
         let forced = storages.len();
         while let Some(s) = stack.pop() {
-            let w = model.writer[s as usize];
-            if of_node[w as usize] != usize::MAX || !model.rerun[w as usize] {
+            let w = problem.writer[s as usize];
+            if of_node[w as usize] != usize::MAX || !problem.rerun[w as usize] {
                 continue;
             }
             of_node[w as usize] = count;
             again.push((w, count));
             count += 1;
-            for &r in model.reads.of(w as usize) {
+            for &r in problem.reads.of(w as usize) {
                 if of_storage[r as usize] == usize::MAX && !free[r as usize] {
                     of_storage[r as usize] = count;
                     storages.push(r);
@@ -77,14 +77,16 @@ impl<'m> Moment<'m> {
                 }
             }
         }
-        let reads = again.iter().map(|&(w, _)| model.reads.of(w as usize).len());
+        let reads = again
+            .iter()
+            .map(|&(w, _)| problem.reads.of(w as usize).len());
         let arcs = storages.len() + forced + again.len() + reads.sum::<usize>();
         let mut network = Network::new(count, arcs);
         let mut priced = Vec::with_capacity(storages.len());
         for (i, &s) in storages.iter().enumerate() {
             let d = of_storage[s as usize];
-            let w = of_node[model.writer[s as usize] as usize];
-            let bytes = model.bytes[s as usize] as f64;
+            let w = of_node[problem.writer[s as usize] as usize];
+            let bytes = problem.bytes[s as usize] as f64;
             // What cannot run again is paid for in bytes.
             let to = if w == usize::MAX { sink } else { w };
             priced.push((network.arc(d, to, 0), bytes));
@@ -94,16 +96,16 @@ impl<'m> Moment<'m> {
         }
         let mut timed = Vec::with_capacity(again.len());
         for &(w, r) in &again {
-            let arc = network.arc(r, sink, (model.time[w as usize] * SCALE) as i64);
+            let arc = network.arc(r, sink, (problem.time[w as usize] * SCALE) as i64);
             timed.push((w, r, arc));
-            for &s in model.reads.of(w as usize) {
+            for &s in problem.reads.of(w as usize) {
                 if of_storage[s as usize] != usize::MAX {
                     network.arc(r, of_storage[s as usize], UNCUT);
                 }
             }
         }
         Moment {
-            model,
+            problem,
             network,
             source,
             sink,
@@ -157,7 +159,7 @@ impl<'m> Moment<'m> {
     /// The nodes that run again in the last solution.
     pub(crate) fn again(&self) -> Vec<bool> {
         let side = self.network.on_source_side(self.source);
-        let mut again = vec![false; self.model.time.len()];
+        let mut again = vec![false; self.problem.time.len()];
         for &(w, r, _) in &self.again {
             again[w as usize] = side[r];
         }

@@ -1,6 +1,6 @@
 //! An order of its own: every node once, with as few bytes live as a greedy choice gives.
 //!
-//! In: a model. Out: the needed nodes in an order that respects reads and overwrites, `source`
+//! In: a problem. Out: the needed nodes in an order that respects reads and overwrites, `source`
 //! first.
 //!
 //! Method: among the nodes whose reads are written and before which nothing has to run any more,
@@ -14,20 +14,20 @@
 
 use std::collections::BinaryHeap;
 
-use super::model::Model;
+use super::problem::Problem;
 
 /// Ready nodes: the fewest added bytes first, then the latest, then the smaller id.
 type Entry = (std::cmp::Reverse<i64>, u32, std::cmp::Reverse<u32>);
 
 /// See the module's documentation.
-pub(crate) fn with_few_bytes(model: &Model) -> Vec<u32> {
-    let mut greedy = Greedy::new(model);
-    for &v in &model.natural {
+pub(crate) fn with_few_bytes(problem: &Problem) -> Vec<u32> {
+    let mut greedy = Greedy::new(problem);
+    for &v in &problem.natural {
         if greedy.waits[v as usize] == 0 {
             greedy.release(v);
         }
     }
-    let mut order = Vec::with_capacity(model.natural.len());
+    let mut order = Vec::with_capacity(problem.natural.len());
     while let Some((std::cmp::Reverse(added), _, std::cmp::Reverse(v))) = greedy.heap.pop() {
         if greedy.done[v as usize] || added != greedy.added(v as usize) {
             continue;
@@ -35,12 +35,12 @@ pub(crate) fn with_few_bytes(model: &Model) -> Vec<u32> {
         order.push(v);
         greedy.run(v as usize);
     }
-    debug_assert_eq!(order.len(), model.natural.len());
+    debug_assert_eq!(order.len(), problem.natural.len());
     order
 }
 
 struct Greedy<'m> {
-    model: &'m Model,
+    problem: &'m Problem,
     heap: BinaryHeap<Entry>,
     done: Vec<bool>,
     /// Nodes that have to run before each node.
@@ -54,33 +54,33 @@ struct Greedy<'m> {
 }
 
 impl<'m> Greedy<'m> {
-    fn new(model: &'m Model) -> Greedy<'m> {
-        let mut waits = vec![0; model.time.len()];
-        for &v in &model.natural {
+    fn new(problem: &'m Problem) -> Greedy<'m> {
+        let mut waits = vec![0; problem.time.len()];
+        for &v in &problem.natural {
             let v = v as usize;
-            waits[v] = (model.reads.of(v).len() + model.not_before.of(v).len()) as u32;
+            waits[v] = (problem.reads.of(v).len() + problem.not_before.of(v).len()) as u32;
         }
-        let readers = (0..model.bytes.len()).map(|s| model.readers.of(s).len() as u32);
+        let readers = (0..problem.bytes.len()).map(|s| problem.readers.of(s).len() as u32);
         Greedy {
-            model,
+            problem,
             heap: BinaryHeap::new(),
-            done: vec![false; model.time.len()],
+            done: vec![false; problem.time.len()],
             waits,
             readers: readers.collect(),
             turn: 0,
-            since: vec![0; model.time.len()],
+            since: vec![0; problem.time.len()],
         }
     }
 
     /// Bytes live after a run of `v`, less those before it.
     fn added(&self, v: usize) -> i64 {
-        let model = self.model;
-        let stays = |s: usize| model.kept[s] || self.readers[s] > 0;
-        let writes = model.writes.of(v).iter().map(|&s| s as usize);
-        let made: i64 = writes.filter(|&s| stays(s)).map(|s| model.bytes[s]).sum();
-        let reads = model.reads.of(v).iter().map(|&s| s as usize);
-        let last = reads.filter(|&s| self.readers[s] == 1 && !model.kept[s]);
-        made - last.map(|s| model.bytes[s]).sum::<i64>()
+        let problem = self.problem;
+        let stays = |s: usize| problem.kept[s] || self.readers[s] > 0;
+        let writes = problem.writes.of(v).iter().map(|&s| s as usize);
+        let made: i64 = writes.filter(|&s| stays(s)).map(|s| problem.bytes[s]).sum();
+        let reads = problem.reads.of(v).iter().map(|&s| s as usize);
+        let last = reads.filter(|&s| self.readers[s] == 1 && !problem.kept[s]);
+        made - last.map(|s| problem.bytes[s]).sum::<i64>()
     }
 
     fn offer(&mut self, v: u32) {
@@ -106,24 +106,24 @@ impl<'m> Greedy<'m> {
     }
 
     fn run(&mut self, v: usize) {
-        let model = self.model;
+        let problem = self.problem;
         self.done[v] = true;
-        for &s in model.reads.of(v) {
+        for &s in problem.reads.of(v) {
             self.readers[s as usize] -= 1;
             if self.readers[s as usize] == 1 {
-                let mut readers = model.readers.of(s as usize).iter();
+                let mut readers = problem.readers.of(s as usize).iter();
                 let last = readers.find(|&&r| !self.done[r as usize]);
                 if let Some(&last) = last.filter(|&&r| self.waits[r as usize] == 0) {
                     self.offer(last);
                 }
             }
         }
-        for &s in model.writes.of(v) {
-            for &r in model.readers.of(s as usize) {
+        for &s in problem.writes.of(v) {
+            for &r in problem.readers.of(s as usize) {
                 self.advance(r);
             }
         }
-        for &u in model.not_after.of(v) {
+        for &u in problem.not_after.of(v) {
             self.advance(u);
         }
     }
@@ -166,10 +166,10 @@ mod tests {
         parts.outputs = (4..7).map(StorageId).collect();
         parts.targets.clear();
         let graph = Graph::new(parts).expect("a graph");
-        let model = Model::new(&graph, &needed_nodes(&graph));
-        assert_eq!(Found::of_order(&model, &model.natural).peak, 302);
-        let order = with_few_bytes(&model);
-        assert_eq!(Found::of_order(&model, &order).peak, 104);
+        let problem = Problem::new(&graph, &needed_nodes(&graph));
+        assert_eq!(Found::of_order(&problem, &problem.natural).peak, 302);
+        let order = with_few_bytes(&problem);
+        assert_eq!(Found::of_order(&problem, &order).peak, 104);
     }
 
     #[test]
@@ -180,11 +180,11 @@ mod tests {
         update.effect = rekindle_graph::Effect::Once;
         parts.nodes.push(update);
         let graph = Graph::new(parts).expect("a graph");
-        let model = Model::new(&graph, &needed_nodes(&graph));
-        let order = with_few_bytes(&model);
+        let problem = Problem::new(&graph, &needed_nodes(&graph));
+        let order = with_few_bytes(&problem);
         let at = |v: u32| order.iter().position(|&w| w == v);
         // Node 1 reads the input.
         assert!(at(5) > at(1));
-        assert_eq!(order.len(), model.natural.len());
+        assert_eq!(order.len(), problem.natural.len());
     }
 }

@@ -16,7 +16,7 @@
 //! [`valid_at`](Sequence::valid_at) and [`serves_all`](Sequence::serves_all) are for the caller to
 //! ask.
 
-use super::model::Model;
+use super::problem::Problem;
 use super::tree::MaxTree;
 
 /// A slot without a run.
@@ -49,7 +49,7 @@ enum Edit {
 /// See the module's documentation.
 #[derive(Clone, Debug)]
 pub(crate) struct Sequence<'m> {
-    pub(crate) model: &'m Model,
+    pub(crate) problem: &'m Problem,
     slots: Vec<u32>,
     /// Node of each run id.
     node: Vec<u32>,
@@ -79,15 +79,15 @@ const CROWDED: u32 = 24;
 const BLOCKS: u32 = 64;
 
 impl<'m> Sequence<'m> {
-    pub(crate) fn new(model: &'m Model, order: &[u32]) -> Sequence<'m> {
+    pub(crate) fn new(problem: &'m Problem, order: &[u32]) -> Sequence<'m> {
         let mut sequence = Sequence {
-            model,
+            problem,
             slots: Vec::new(),
             node: Vec::new(),
             at: Vec::new(),
             spare: Vec::new(),
-            runs: vec![Vec::new(); model.time.len()],
-            read_by: vec![Vec::new(); model.bytes.len()],
+            runs: vec![Vec::new(); problem.time.len()],
+            read_by: vec![Vec::new(); problem.bytes.len()],
             tree: MaxTree::new(&[]),
             time: 0.0,
             count: 0,
@@ -101,7 +101,7 @@ impl<'m> Sequence<'m> {
 
     /// Replaces the whole sequence, with the empty slots spread evenly.
     pub(crate) fn load(&mut self, order: &[u32]) {
-        let model = self.model;
+        let problem = self.problem;
         let size = (2 * order.len()).next_power_of_two().max(8);
         self.slots = vec![EMPTY; size];
         self.node = order.to_vec();
@@ -118,23 +118,23 @@ impl<'m> Sequence<'m> {
         for (i, &v) in order.iter().enumerate() {
             self.slots[slot(i)] = i as u32;
             self.runs[v as usize].push(i as u32);
-            for &s in model.reads.of(v as usize) {
+            for &s in problem.reads.of(v as usize) {
                 self.read_by[s as usize].push(i as u32);
             }
-            self.time += model.time[v as usize];
+            self.time += problem.time[v as usize];
         }
         let mut change = vec![0i64; size + 1];
         for (i, &v) in order.iter().enumerate() {
             let p = slot(i);
-            change[p] += model.workspace[v as usize];
-            change[p + 1] -= model.workspace[v as usize];
+            change[p] += problem.workspace[v as usize];
+            change[p + 1] -= problem.workspace[v as usize];
             let k = self.runs[v as usize].partition_point(|&r| r < i as u32);
-            for &s in model.writes.of(v as usize) {
-                change[p] += model.bytes[s as usize];
-                change[self.end(s as usize, k) + 1] -= model.bytes[s as usize];
+            for &s in problem.writes.of(v as usize) {
+                change[p] += problem.bytes[s as usize];
+                change[self.end(s as usize, k) + 1] -= problem.bytes[s as usize];
             }
         }
-        let mut live = model.base;
+        let mut live = problem.base;
         for c in &mut change {
             live += *c;
             *c = live;
@@ -219,11 +219,11 @@ impl<'m> Sequence<'m> {
     /// live.
     #[inline]
     fn end(&self, storage: usize, k: usize) -> usize {
-        let writes = &self.runs[self.model.writer[storage] as usize];
+        let writes = &self.runs[self.problem.writer[storage] as usize];
         let start = self.at[writes[k] as usize];
         let limit = match writes.get(k + 1) {
             Some(&next) => self.at[next as usize],
-            None if self.model.kept[storage] => return self.slots.len() - 1,
+            None if self.problem.kept[storage] => return self.slots.len() - 1,
             None => self.slots.len() as u32,
         };
         self.last_read(storage, start, limit) as usize
@@ -242,7 +242,7 @@ impl<'m> Sequence<'m> {
     /// The first and last slot of the life of `storage` that a read at `slot` falls into, and the
     /// last use before `slot`.
     pub(crate) fn life_at(&self, storage: usize, slot: u32) -> Option<(u32, u32, u32)> {
-        let writes = &self.runs[self.model.writer[storage] as usize];
+        let writes = &self.runs[self.problem.writer[storage] as usize];
         let k = self.before(writes, slot).checked_sub(1)?;
         let start = self.at[writes[k] as usize];
         let end = self.end(storage, k) as u32;
@@ -316,9 +316,9 @@ impl<'m> Sequence<'m> {
 
     /// Bytes that a run adds to those that were live before it.
     fn made(&self, node: usize) -> i64 {
-        let writes = self.model.writes.of(node).iter();
-        let made: i64 = writes.map(|&s| self.model.bytes[s as usize]).sum();
-        made + self.model.workspace[node]
+        let writes = self.problem.writes.of(node).iter();
+        let made: i64 = writes.map(|&s| self.problem.bytes[s as usize]).sum();
+        made + self.problem.workspace[node]
     }
 
     fn rotate_left(&mut self, first: u32, last: u32, emptied: i64) {
@@ -374,25 +374,25 @@ impl<'m> Sequence<'m> {
 
     fn link(&mut self, run: u32, slot: u32) {
         debug_assert_eq!(self.slots[slot as usize], EMPTY);
-        let model = self.model;
+        let problem = self.problem;
         let node = self.node[run as usize] as usize;
         let p = slot as usize;
         self.slots[p] = run;
         self.at[run as usize] = slot;
-        for &s in model.reads.of(node) {
+        for &s in problem.reads.of(node) {
             let s = s as usize;
-            let writes = &self.runs[model.writer[s] as usize];
+            let writes = &self.runs[problem.writer[s] as usize];
             if let Some(k) = self.before(writes, slot).checked_sub(1) {
                 let end = self.end(s, k);
-                self.tree.add(end + 1, p, model.bytes[s]);
+                self.tree.add(end + 1, p, problem.bytes[s]);
             }
             let place = self.before(&self.read_by[s], slot);
             self.read_by[s].insert(place, run);
         }
         let k = self.before(&self.runs[node], slot);
-        for &s in model.writes.of(node) {
+        for &s in problem.writes.of(node) {
             let s = s as usize;
-            let bytes = model.bytes[s];
+            let bytes = problem.bytes[s];
             let before = k.checked_sub(1);
             let old_end = before.map(|k| self.end(s, k));
             match old_end {
@@ -405,30 +405,30 @@ impl<'m> Sequence<'m> {
                 None => {
                     let end = match self.runs[node].first() {
                         Some(&next) => self.last_read(s, slot, self.at[next as usize]) as usize,
-                        None if model.kept[s] => self.slots.len() - 1,
+                        None if problem.kept[s] => self.slots.len() - 1,
                         None => self.last_read(s, slot, self.slots.len() as u32) as usize,
                     };
                     self.tree.add(p, end, bytes);
                 }
             }
         }
-        self.tree.add(p, p, model.workspace[node]);
+        self.tree.add(p, p, problem.workspace[node]);
         self.runs[node].insert(k, run);
-        self.time += model.time[node];
+        self.time += problem.time[node];
         self.count += 1;
         self.work += self.degree(node);
     }
 
     fn unlink(&mut self, run: u32) {
-        let model = self.model;
+        let problem = self.problem;
         let node = self.node[run as usize] as usize;
         let slot = self.at[run as usize];
         let p = slot as usize;
         let k = self.before(&self.runs[node], slot);
         debug_assert_eq!(self.runs[node][k], run);
-        for &s in model.writes.of(node) {
+        for &s in problem.writes.of(node) {
             let s = s as usize;
-            let bytes = model.bytes[s];
+            let bytes = problem.bytes[s];
             let end = self.end(s, k);
             match k.checked_sub(1) {
                 Some(before) if end > p => {
@@ -440,34 +440,34 @@ impl<'m> Sequence<'m> {
                 None => self.tree.add(p, end, -bytes),
             }
         }
-        self.tree.add(p, p, -model.workspace[node]);
+        self.tree.add(p, p, -problem.workspace[node]);
         self.runs[node].remove(k);
-        for &s in model.reads.of(node) {
+        for &s in problem.reads.of(node) {
             let s = s as usize;
             let place = self.before(&self.read_by[s], slot);
             self.read_by[s].remove(place);
-            let writes = &self.runs[model.writer[s] as usize];
+            let writes = &self.runs[problem.writer[s] as usize];
             if let Some(k) = self.before(writes, slot).checked_sub(1) {
                 let end = self.end(s, k);
-                self.tree.add(end + 1, p, -model.bytes[s]);
+                self.tree.add(end + 1, p, -problem.bytes[s]);
             }
         }
         self.slots[p] = EMPTY;
-        self.time -= model.time[node];
+        self.time -= problem.time[node];
         self.count -= 1;
         self.work += self.degree(node);
     }
 
     fn degree(&self, node: usize) -> u64 {
-        (self.model.reads.of(node).len() + self.model.writes.of(node).len()) as u64
+        (self.problem.reads.of(node).len() + self.problem.writes.of(node).len()) as u64
     }
 
     /// Whether a run of `node` at `slot` finds everything that it reads written, and nothing of it
     /// overwritten.
     pub(crate) fn valid_at(&self, node: usize, slot: u32) -> bool {
-        let model = self.model;
+        let problem = self.problem;
         let written = |&s: &u32| {
-            let writes = &self.runs[model.writer[s as usize] as usize];
+            let writes = &self.runs[problem.writer[s as usize] as usize];
             writes.first().is_some_and(|&w| self.at[w as usize] < slot)
         };
         let not_over = |&u: &u32| {
@@ -478,9 +478,9 @@ impl<'m> Sequence<'m> {
             let runs = &self.runs[n as usize];
             runs.last().is_none_or(|&r| self.at[r as usize] < slot)
         };
-        model.reads.of(node).iter().all(written)
-            && model.not_after.of(node).iter().all(not_over)
-            && model.not_before.of(node).iter().all(all_before)
+        problem.reads.of(node).iter().all(written)
+            && problem.not_after.of(node).iter().all(not_over)
+            && problem.not_before.of(node).iter().all(all_before)
     }
 
     /// Whether the first run of `node` comes before everything that reads its writes.
@@ -490,7 +490,7 @@ impl<'m> Sequence<'m> {
             Some(&read) => first.is_some_and(|f| f < self.at[read as usize]),
             None => true,
         };
-        self.model.writes.of(node).iter().all(served)
+        self.problem.writes.of(node).iter().all(served)
     }
 
     /// Whether the sequence stays valid and keeps all reads served without `run`, and nothing reads
@@ -505,9 +505,9 @@ impl<'m> Sequence<'m> {
         let k = self.before(runs, slot);
         let last = k + 1 == runs.len();
         let unread = |&s: &u32| {
-            !(last && self.model.kept[s as usize]) && self.end(s as usize, k) == slot as usize
+            !(last && self.problem.kept[s as usize]) && self.end(s as usize, k) == slot as usize
         };
-        self.model.writes.of(node).iter().all(unread)
+        self.problem.writes.of(node).iter().all(unread)
     }
 
     /// Keeps the edits since the last commit.

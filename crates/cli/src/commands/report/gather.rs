@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use rekindle_graph::{Graph, Phase as GraphPhase, Plan, Schedule, StorageId, Timeline};
-use rekindle_plan::{Action, NoWatch, Options, Strategy, decisions};
+use rekindle_plan::{Choice, NoWatch, Options, Strategy, decisions};
 use rekindle_profile::{
     ActivationStats, Analysis, Gtype, Kind, Measured, NodeStats, Profile, Seconds, node_peaks,
 };
@@ -112,7 +112,7 @@ fn plans_of<'f>(graph: &Graph, folder: &'f Folder) -> Vec<&'f Plan> {
         .map(|p| &p.content)
         .filter(fits)
         .collect();
-    plans.sort_by_key(|plan| strategy_of(plan) != Strategy::Search.name());
+    plans.sort_by_key(|plan| strategy_of(plan) != Strategy::SEARCH.name);
     plans
 }
 
@@ -135,49 +135,33 @@ fn frontier_of(plain: &Timeline, folder: &Folder) -> Vec<FrontierPoint> {
 /// What other methods reach: those without a budget are made here, those with one are plans of the
 /// folder.
 fn beside(graph: &Graph, folder: &Folder) -> anyhow::Result<Vec<Beside>> {
-    let methods = [
-        (
-            Strategy::Blocks,
-            "per-block",
-            "checkpoints every residual block or layer, as is usual in PyTorch: its input is \
-             kept, and all of it runs again.",
-        ),
-        (
-            Strategy::Sqrt,
-            "√n segments",
-            "cuts the forward pass into √n segments of √n nodes and checkpoints each.",
-        ),
-    ];
     let plain = Timeline::natural(graph).peak;
     let mut beside = Vec::new();
-    for (strategy, name, about) in methods {
+    for &strategy in Strategy::ALL {
+        if strategy.heeds_budget {
+            continue;
+        }
         let options = Options {
             strategy,
             ..Options::default()
         };
         let planned = rekindle_plan::smallest(graph, &options, &mut NoWatch)?;
         if planned.plan.peak < plain {
-            beside.push(point(name, about, &planned.plan));
+            beside.push(point(strategy, &planned.plan));
         }
     }
-    let greedy = plans_of(graph, folder);
-    let greedy = greedy
-        .iter()
-        .filter(|p| strategy_of(p) == Strategy::Mutwo.name());
-    beside.extend(greedy.map(|plan| {
-        point(
-            "μ-TWO",
-            "chooses greedily by bytes won per second of recomputation.",
-            plan,
-        )
-    }));
+    for plan in plans_of(graph, folder) {
+        let strategy = Strategy::from_name(strategy_of(plan));
+        let other = strategy.filter(|s| s.heeds_budget && *s != Strategy::SEARCH);
+        beside.extend(other.map(|strategy| point(strategy, plan)));
+    }
     Ok(beside)
 }
 
-fn point(name: &str, about: &str, plan: &Plan) -> Beside {
+fn point(strategy: Strategy, plan: &Plan) -> Beside {
     Beside {
-        name: name.into(),
-        about: about.into(),
+        name: strategy.title.into(),
+        about: strategy.about.into(),
         peak: plan.peak.get(),
         seconds: plan.time.seconds(),
     }
@@ -192,9 +176,9 @@ fn decision_rows(
     let row = |storage: &StorageId| {
         let decision = decisions.iter().find(|d| d.storage == *storage);
         DecisionRow {
-            recomputed: match decision.map(|d| d.action) {
-                Some(Action::Recomputed { times }) => times,
-                Some(Action::Retained) | None => 0,
+            recomputed: match decision.map(|d| d.choice) {
+                Some(Choice::Recompute { times }) => times,
+                Some(Choice::Keep) | None => 0,
             },
             reason: decision.map_or("", |d| d.reason.text()).into(),
             spent_seconds: decision.map_or(0.0, |d| d.spent.seconds()),

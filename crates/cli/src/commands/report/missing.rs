@@ -52,7 +52,7 @@ pub(super) fn of_graph(
 fn budget(graph: &Graph) -> Result<u64, PlanError> {
     const HALF: u64 = 50;
     let quick = Options {
-        strategy: Strategy::Search,
+        strategy: Strategy::SEARCH,
         effort: Effort::new(0).expect("the lowest level"),
     };
     let least = rekindle_plan::smallest(graph, &quick, &mut NoWatch)?

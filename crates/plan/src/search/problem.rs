@@ -1,7 +1,7 @@
 //! The search's own view of a graph: flat arrays of what can change, everything else summed up
 //! once.
 //!
-//! In: a [`Graph`]. Out: a [`Model`], in which
+//! In: a [`Graph`]. Out: a [`Problem`], in which
 //! - *managed* storages are those whose life a schedule decides. A storage that is persistent and
 //!   there from the start is a constant: its bytes go into `base` and nothing refers to it again.
 //! - a storage of an input node that may be freed is written by one more node, `source`, which
@@ -12,8 +12,8 @@
 //!
 //! Limits: by the rules, a node may run again for one of its outputs while another is still there
 //! and cannot be freed, because it is persistent or was overwritten; its second copy is dropped.
-//! The model has no second copies, and does not run such a node again (`banned`). What is proven in
-//! it holds for all schedules only if there is none; bounds come from [`Model::relaxed`].
+//! The problem has no second copies, and does not run such a node again (`banned`). What is proven
+//! in it holds for all schedules only if there is none; bounds come from [`Problem::relaxed`].
 //!
 //! Ids are plain `usize`/`u32` indices of the graph's own nodes and storages; `source` comes after
 //! them.
@@ -79,7 +79,7 @@ impl Lists {
 
 /// See the module's documentation.
 #[derive(Clone, Debug)]
-pub(crate) struct Model {
+pub(crate) struct Problem {
     /// Microseconds of one run; indexed by node.
     pub(crate) time: Vec<f64>,
     /// Scratch bytes; indexed by node.
@@ -110,12 +110,12 @@ pub(crate) struct Model {
     pub(crate) source: usize,
     /// The needed nodes in the graph's own order, `source` first.
     pub(crate) natural: Vec<u32>,
-    /// Nodes that the rules let run again where the model does not.
+    /// Nodes that the rules let run again where the problem does not.
     pub(crate) banned: Vec<u32>,
 }
 
-impl Model {
-    pub(crate) fn new(graph: &Graph, needed: &[bool]) -> Model {
+impl Problem {
+    pub(crate) fn new(graph: &Graph, needed: &[bool]) -> Problem {
         let source = graph.nodes().len();
         let persists = |s: &StorageId| graph.storage(*s).role.is_persistent();
         let mut is_input = vec![false; graph.storages().len()];
@@ -178,7 +178,7 @@ impl Model {
             node.effect != Effect::Once && node.writes.len() > 1 && node.writes.iter().any(stays)
         };
         let banned = natural.clone().filter(is_banned).map(|n| n.0).collect();
-        Model {
+        Problem {
             time,
             workspace,
             reads,
@@ -216,14 +216,14 @@ impl Model {
         }
     }
 
-    /// The model in which every node may run again that may do so by the rules, without a second
+    /// The problem in which every node may run again that may do so by the rules, without a second
     /// copy of anything: what every sequence takes in it, every schedule takes.
-    pub(crate) fn relaxed(&self) -> Cow<'_, Model> {
-        let mut model = Cow::Borrowed(self);
+    pub(crate) fn relaxed(&self) -> Cow<'_, Problem> {
+        let mut problem = Cow::Borrowed(self);
         for &v in &self.banned {
-            model.to_mut().rerun[v as usize] = true;
+            problem.to_mut().rerun[v as usize] = true;
         }
-        model
+        problem
     }
 
     /// Time of every needed node once.
@@ -300,7 +300,7 @@ mod tests {
         );
         parts.storages[2].role = rekindle_graph::Role::OptimizerState;
         let graph = Graph::new(parts).expect("a graph");
-        let model = Model::new(&graph, &needed_nodes(&graph));
-        assert_eq!(model.bytes_during(&model.natural), [1, 11, 21]);
+        let problem = Problem::new(&graph, &needed_nodes(&graph));
+        assert_eq!(problem.bytes_during(&problem.natural), [1, 11, 21]);
     }
 }
