@@ -10,10 +10,12 @@ function setUpTheme() {
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const button = byId("theme");
   // The choice of a person outweighs the system's; a page from a file may have no place to keep it.
-  const keep = (value) => { try { localStorage.setItem("rekindle-theme", value);
-    } catch { /* it holds for this visit */ } };
-  const kept = () => { try { return localStorage.getItem("rekindle-theme"); } catch { return null;
-    } };
+  const keep = (value) => {
+    try { localStorage.setItem("rekindle-theme", value); } catch { /* it holds for this visit */ }
+  };
+  const kept = () => {
+    try { return localStorage.getItem("rekindle-theme"); } catch { return null; }
+  };
   const apply = (theme) => {
     document.documentElement.dataset.theme = theme;
     button.replaceChildren(svg("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" },
