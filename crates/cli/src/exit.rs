@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use rekindle_engine::EngineError;
-use rekindle_engine::kernels::KernelError;
+use rekindle_engine::KernelError;
 use rekindle_graph::FileError;
 use rekindle_models::ModelError;
 use rekindle_plan::PlanError;

@@ -1,283 +1,100 @@
-//! Times the matrix products and convolutions of ResNet-152 (224 × 224) and BERT-base (128 tokens).
+//! Times every kernel at the shapes of a model.
 //!
-//! `cargo run --release -p rekindle-engine --example kernel_bench -- [threads] [batch] [filter]`
+//! `cargo run --release -p rekindle-engine --example kernel_bench -- [model] [batch] [threads] [op]`
 //!
-//! One line per shape and kernel whose name contains the filter: the name, how often a training
-//! step runs it, milliseconds (the least of several runs) and GFLOP/s; at the end the weighted
-//! sums.
+//! Trains for a few steps. Nodes with the same op and the same dimensions are one row: the op, its
+//! dimensions, how often a step runs it, milliseconds (the least of all its runs), GFLOP/s, and the
+//! GB/s of its operands. At the end stands each op's time in a step. With an op's name, only its
+//! rows are printed.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
-use rekindle_engine::{Threads, kernels};
-use rekindle_program::op::{Conv, HeadMatmul, Heads, Matmul, Op, Window};
+use rekindle_engine::{Engine, Observer, StepContext};
+use rekindle_graph::{Bytes, NodeId};
+use rekindle_models::data::batch;
+use rekindle_models::{ModelOptions, Values, build};
+use rekindle_program::{Optimizer, Program};
 
-/// Size of the image, window, stride, channels in and out, how many there are.
-const RESNET_152: &[[usize; 6]] = &[
-    [224, 7, 2, 3, 64, 1],
-    [56, 1, 1, 64, 64, 1],
-    [56, 3, 1, 64, 64, 3],
-    [56, 1, 1, 64, 256, 4],
-    [56, 1, 1, 256, 64, 2],
-    [56, 1, 1, 256, 128, 1],
-    [56, 3, 2, 128, 128, 1],
-    [56, 1, 2, 256, 512, 1],
-    [28, 1, 1, 128, 512, 8],
-    [28, 1, 1, 512, 128, 7],
-    [28, 3, 1, 128, 128, 7],
-    [28, 1, 1, 512, 256, 1],
-    [28, 3, 2, 256, 256, 1],
-    [28, 1, 2, 512, 1024, 1],
-    [14, 1, 1, 256, 1024, 36],
-    [14, 1, 1, 1024, 256, 35],
-    [14, 3, 1, 256, 256, 35],
-    [14, 1, 1, 1024, 512, 1],
-    [14, 3, 2, 512, 512, 1],
-    [14, 1, 2, 1024, 2048, 1],
-    [7, 1, 1, 512, 2048, 3],
-    [7, 1, 1, 2048, 512, 2],
-    [7, 3, 1, 512, 512, 2],
-];
+/// Steps after the first, which warms up.
+const STEPS: u64 = 5;
 
-/// Inputs and outputs of a linear layer, how many there are.
-const BERT_BASE: &[[usize; 3]] = &[
-    [768, 768, 48],
-    [768, 3072, 12],
-    [3072, 768, 12],
-    [768, 30522, 1],
-];
-
-const TOKENS: usize = 128;
-const HEADS: usize = 12;
-const LAYERS: usize = 12;
-
-/// Seconds spent on one kernel, at least, and runs of it, at least.
-const PATIENCE: f64 = 0.15;
-const RUNS: usize = 3;
-
-struct Bench {
-    threads: Threads,
-    filter: String,
-    /// Name of the sum, its milliseconds.
-    sums: Vec<(String, f64)>,
+/// The least time of each node.
+struct Stopwatch {
+    start: Instant,
+    least: Vec<f64>,
 }
 
-impl Bench {
-    fn time(
-        &mut self,
-        group: &str,
-        name: &str,
-        count: usize,
-        op: Op,
-        mut run: impl FnMut(&Threads),
-    ) {
-        if !name.contains(&self.filter) {
-            return;
-        }
-        let begin = Instant::now();
-        let mut least = f64::INFINITY;
-        for runs in 0.. {
-            let start = Instant::now();
-            run(&self.threads);
-            least = least.min(start.elapsed().as_secs_f64());
-            if runs > RUNS && begin.elapsed().as_secs_f64() > PATIENCE {
-                break;
-            }
-        }
-        let gflops = op.flops() as f64 / least / 1e9;
-        println!("{name},{count},{:.4},{gflops:.1}", least * 1e3);
-        match self.sums.iter_mut().find(|(sum, _)| sum == group) {
-            Some((_, sum)) => *sum += least * 1e3 * count as f64,
-            None => self.sums.push((group.into(), least * 1e3 * count as f64)),
-        }
+impl Observer for Stopwatch {
+    fn before(&mut self, _: NodeId) {
+        self.start = Instant::now();
     }
 
-    fn conv(&mut self, batch: usize, &[size, window, stride, ci, co, count]: &[usize; 6]) {
-        let dims = Conv {
-            window: Window {
-                batch,
-                height: size,
-                width: size,
-                kernel: [window; 2],
-                stride: [stride; 2],
-                padding: [window / 2; 2],
-            },
-            in_channels: ci,
-            out_channels: co,
-            groups: 1,
-            bias: false,
-        };
-        let name = |kind: &str| format!("{kind} {window}x{window}/{stride} {ci}->{co} @{size}");
-        let count_of = self.threads.count();
-        let mut x = data(dims.window.in_pixels() * ci);
-        let mut w = data(window * window * ci * co);
-        let mut y = data(dims.window.out_pixels() * co);
-        let mut scratch = data(kernels::conv_scratch(&dims, count_of));
-        self.time("conv", &name("conv"), count, Op::Conv(dims), |threads| {
-            kernels::conv(&dims, &x, &w, None, &mut y, &mut scratch, threads);
-        });
-        let mut scratch = data(kernels::conv_dx_scratch(&dims, count_of));
-        if ci > 3 {
-            self.time("conv_dx", &name("dx"), count, Op::ConvDx(dims), |threads| {
-                kernels::conv_dx(&dims, &y, &w, &mut x, &mut scratch, threads);
-            });
-        }
-        let mut scratch = data(kernels::conv_dw_scratch(&dims, count_of));
-        self.time("conv_dw", &name("dw"), count, Op::ConvDw(dims), |threads| {
-            kernels::conv_dw(&dims, &x, &y, &mut w, &mut scratch, threads);
-        });
-    }
-
-    fn linear(&mut self, tokens: usize, &[inputs, outputs, count]: &[usize; 3]) {
-        let products = [
-            ("linear", tokens, outputs, inputs, false, true),
-            ("linear_dx", tokens, inputs, outputs, false, false),
-            ("linear_dw", outputs, inputs, tokens, true, false),
-        ];
-        for (kind, m, n, k, transpose_a, transpose_b) in products {
-            let dims = Matmul {
-                m,
-                n,
-                k,
-                transpose_a,
-                transpose_b,
-                bias: false,
-            };
-            let (a, b, mut c) = (data(m * k), data(k * n), data(m * n));
-            let mut scratch = data(kernels::matmul_scratch(&dims, self.threads.count()));
-            let name = format!("{kind} {inputs}->{outputs}");
-            self.time(kind, &name, count, Op::Matmul(dims), |threads| {
-                kernels::matmul(&dims, &a, &b, None, &mut c, &mut scratch, threads);
-            });
-        }
-    }
-
-    fn attention(&mut self, batch: usize) {
-        use Heads::{Interleaved, Outer};
-        let (t, d) = (TOKENS, 64);
-        let products = [
-            (
-                "scores",
-                t,
-                t,
-                d,
-                Interleaved,
-                Interleaved,
-                Outer,
-                false,
-                true,
-            ),
-            (
-                "values",
-                t,
-                d,
-                t,
-                Outer,
-                Interleaved,
-                Interleaved,
-                false,
-                false,
-            ),
-            (
-                "values_dx",
-                t,
-                t,
-                d,
-                Interleaved,
-                Interleaved,
-                Outer,
-                false,
-                true,
-            ),
-            (
-                "values_dw",
-                t,
-                d,
-                t,
-                Outer,
-                Interleaved,
-                Interleaved,
-                true,
-                false,
-            ),
-            (
-                "scores_dq",
-                t,
-                d,
-                t,
-                Outer,
-                Interleaved,
-                Interleaved,
-                false,
-                false,
-            ),
-            (
-                "scores_dk",
-                t,
-                d,
-                t,
-                Outer,
-                Interleaved,
-                Interleaved,
-                true,
-                false,
-            ),
-        ];
-        for (kind, m, n, k, a, b, c, transpose_a, transpose_b) in products {
-            let (heads, alpha) = (HEADS, 0.125);
-            let dims = HeadMatmul {
-                batch,
-                heads,
-                m,
-                n,
-                k,
-                a,
-                b,
-                c,
-                transpose_a,
-                transpose_b,
-                alpha,
-            };
-            let all = batch * heads;
-            let (a, b, mut c) = (data(all * m * k), data(all * k * n), data(all * m * n));
-            let mut scratch = data(kernels::head_matmul_scratch(&dims, self.threads.count()));
-            let name = format!("attention {kind}");
-            self.time(
-                "attention",
-                &name,
-                LAYERS,
-                Op::HeadMatmul(dims),
-                |threads| {
-                    kernels::head_matmul(&dims, &a, &b, &mut c, &mut scratch, threads);
-                },
-            );
-        }
+    fn after(&mut self, node: NodeId, _: Bytes) {
+        let least = &mut self.least[node.index()];
+        *least = least.min(self.start.elapsed().as_secs_f64());
     }
 }
 
-fn data(len: usize) -> Vec<f32> {
-    (0..len)
-        .map(|i| (i * 7919 % 1000) as f32 / 1000.0 - 0.5)
-        .collect()
-}
-
-fn main() {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let number = |i: usize, or| args.get(i).and_then(|arg| arg.parse().ok()).unwrap_or(or);
-    let (threads, batch) = (number(0, 1), number(1, 4));
-    let mut bench = Bench {
-        threads: Threads::new(threads),
-        filter: args.get(2).cloned().unwrap_or_default(),
-        sums: Vec::new(),
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let name = arguments.next().unwrap_or("resnet152".into());
+    let samples = arguments.next().map_or(Ok(4), |batch| batch.parse())?;
+    let threads = arguments.next().map_or(Ok(1), |threads| threads.parse())?;
+    let op = arguments.next();
+    let options = ModelOptions {
+        batch: samples,
+        optimizer: Some(Optimizer::adam(1e-3)),
+        ..ModelOptions::default()
     };
-    println!("name,count,ms,gflops");
-    for shape in RESNET_152 {
-        bench.conv(batch, shape);
+    let model = build(&name, &options)?;
+    let mut engine = Engine::new(&model.program, threads)?;
+    for (tensor, values) in batch(&model, 0, 1) {
+        match values {
+            Values::F32(values) => engine.write_f32(tensor, &values)?,
+            Values::I64(values) => engine.write_i64(tensor, &values)?,
+        }
     }
-    for shape in BERT_BASE {
-        bench.linear(2 * batch * TOKENS, shape);
+    let mut stopwatch = Stopwatch {
+        start: Instant::now(),
+        least: vec![f64::INFINITY; model.program.nodes.len()],
+    };
+    engine.run(StepContext { seed: 0, step: 1 })?;
+    for step in 2..2 + STEPS {
+        engine.run_observed(StepContext { seed: 0, step }, &mut stopwatch)?;
     }
-    bench.attention(2 * batch);
-    for (name, sum) in &bench.sums {
-        println!("sum {name},1,{sum:.1},");
+    print_rows(&model.program, &stopwatch.least, op.as_deref());
+    Ok(())
+}
+
+/// One row for each op with its dimensions, then each op's sum.
+fn print_rows(program: &Program, least: &[f64], only: Option<&str>) {
+    let mut rows: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    let mut sums: BTreeMap<&str, f64> = BTreeMap::new();
+    let runs = |node: &usize| least[*node].is_finite();
+    for node in (0..program.nodes.len()).filter(runs) {
+        let op = &program.nodes[node].op;
+        if only.is_none_or(|only| only == op.name()) {
+            rows.entry(format!("{op:?}")).or_default().push(node);
+            *sums.entry(op.name()).or_default() += least[node] * 1e3;
+        }
+    }
+    println!("op\tdimensions\tcount\tms\tGFLOP/s\tGB/s");
+    for (dimensions, nodes) in rows {
+        let node = &program.nodes[nodes[0]];
+        let seconds = nodes.iter().map(|&n| least[n]).fold(f64::MAX, f64::min);
+        let operands = node.reads.iter().chain(&node.writes);
+        let bytes: u64 = operands.map(|&t| program.tensor(t).bytes().get()).sum();
+        println!(
+            "{}\t{dimensions}\t{}\t{:.4}\t{:.1}\t{:.1}",
+            node.op.name(),
+            nodes.len(),
+            seconds * 1e3,
+            node.op.flops() as f64 / seconds / 1e9,
+            bytes as f64 / seconds / 1e9,
+        );
+    }
+    for (op, milliseconds) in sums {
+        println!("sum of {op}\t\t\t{milliseconds:.1}");
     }
 }

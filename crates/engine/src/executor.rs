@@ -219,7 +219,8 @@ impl Engine {
                     let operands = unsafe { Operands::new(base, reads, writes, *scratch) };
                     let program_node = self.program.node(*node);
                     let (threads, spill) = (&self.threads, self.spill.as_mut());
-                    run_kernel(&program_node.op, &operands, context, threads, spill).map_err(
+                    let program = &self.program;
+                    run_kernel(program, program_node, operands, context, threads, spill).map_err(
                         |source| EngineError::Kernel {
                             node: program_node.name.clone(),
                             source,

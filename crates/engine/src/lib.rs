@@ -12,7 +12,7 @@ mod arena;
 mod dispatch;
 mod error;
 mod executor;
-pub mod kernels;
+mod kernels;
 mod lifetimes;
 mod placement;
 mod spill;
@@ -20,6 +20,7 @@ mod threads;
 
 pub use error::EngineError;
 pub use executor::{Engine, Layout, Observer, Peak, StepContext, lower};
+pub use kernels::KernelError;
 pub use placement::{Block, Placement, place};
 pub use spill::{Spill, SpillError};
 pub use threads::{SharedMut, Threads};

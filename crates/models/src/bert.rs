@@ -4,7 +4,7 @@
 //! Limit: the original gives no gradient to the row of the padding token (id 0). This one does, so
 //! batches should be full: the padding token must not occur.
 
-use rekindle_program::op::{Gelu, Mask};
+use rekindle_program::op::{GeluKind, Mask};
 use rekindle_program::{Builder, DType, Init, ProgramError, Var};
 
 use crate::ModelOptions;
@@ -138,7 +138,7 @@ fn encoder_layer(
     })?;
     let hidden = b.scope("intermediate", |b| {
         let hidden = linear_from(b, "dense", &x, config.hidden, INIT)?;
-        b.gelu("gelu", &hidden, Gelu::Erf)
+        b.gelu("gelu", &hidden, GeluKind::Erf)
     })?;
     b.scope("output", |b| add_and_norm(b, &hidden, &x, width, dropout))
 }
@@ -167,7 +167,7 @@ fn predict(
     let bias = b.parameter("bias", &[config.vocab], Init::Zeros)?;
     let x = b.scope("transform", |b| {
         let x = linear_from(b, "dense", x, config.width, INIT)?;
-        let x = b.gelu("gelu", &x, Gelu::Erf)?;
+        let x = b.gelu("gelu", &x, GeluKind::Erf)?;
         layer_norm(b, "LayerNorm", &x, NORM_EPS)
     })?;
     let logits = b.linear("decoder", &x, words, Some(&bias))?;

@@ -4,7 +4,7 @@
 //! The original shifts the labels by one before the loss; here the labels come shifted, each row
 //! ending with the ignored label, which is the same loss.
 
-use rekindle_program::op::{Gelu, Mask, Transpose};
+use rekindle_program::op::{GeluKind, Mask, Transpose};
 use rekindle_program::{Builder, DType, Init, ProgramError, Var};
 
 use crate::ModelOptions;
@@ -98,7 +98,7 @@ fn block(b: &mut Builder, config: &Gpt2Config, x: &Var, dropout: f32) -> Result<
     let normed = layer_norm(b, "ln_2", &x, NORM_EPS)?;
     let mapped = b.scope("mlp", |b| {
         let hidden = conv1d(b, "c_fc", &normed, 4 * config.width, INIT)?;
-        let hidden = b.gelu("act", &hidden, Gelu::Tanh)?;
+        let hidden = b.gelu("act", &hidden, GeluKind::Tanh)?;
         let out = conv1d(b, "c_proj", &hidden, config.width, config.residual_init())?;
         b.dropout("dropout", &out, dropout)
     })?;

@@ -17,7 +17,7 @@
 use std::collections::BTreeSet;
 
 use rekindle_graph::{Bytes, Graph, NodeId, StorageId};
-use rekindle_program::op::{Op, Transfer};
+use rekindle_program::op::{Fetch, Offload, Op, Transfer};
 use rekindle_program::{Node, Program, Tensor};
 
 use crate::ProfileError;
@@ -202,7 +202,7 @@ impl<'a> Walk<'a> {
         if needed_again && self.slots[storage.index()].is_none() {
             self.slots[storage.index()] = Some(self.slot_count);
             self.slot_count += 1;
-            let op = Op::Offload(self.transfer(storage));
+            let op = Offload(self.transfer(storage)).into();
             self.push_transfer(op, Origin::Offload(storage), vec![tensor], vec![]);
         }
     }
@@ -215,7 +215,7 @@ impl<'a> Walk<'a> {
             ..tensor.clone()
         });
         self.program.init.push(None);
-        let op = Op::Fetch(self.transfer(storage));
+        let op = Fetch(self.transfer(storage)).into();
         self.push_transfer(op, Origin::Fetch(storage), vec![], vec![id]);
         self.place[storage.index()] = Some(id);
         self.resident.insert(storage);

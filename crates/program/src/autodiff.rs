@@ -5,8 +5,7 @@
 //!
 //! Method: the forward nodes are visited last to first. When a node is visited, everything that
 //! reads its results has been visited, so their gradients are complete; the rule of its op (the
-//! table is [`apply_rule`], the rules stand with their ops) turns them into contributions to the
-//! gradients of its operands. Contributions to one tensor are added up as they come, except where
+//! rules stand with their ops) turns them into contributions to the gradients of its operands. Contributions to one tensor are added up as they come, except where
 //! an op's kernel takes them apart: a batch-norm's backward reads two gradients, and an embedding's
 //! starts from one.
 //!
@@ -18,7 +17,7 @@
 
 use rekindle_graph::{Phase, Role, StorageId};
 
-use crate::op::Op;
+use crate::op::{Add, Op};
 use crate::{Builder, DType, Init, Node, ProgramError, Tensor, Var};
 
 /// The gradients of parameters.
@@ -84,6 +83,7 @@ impl Builder {
                 .any(|w| !contributions[w.index()].is_empty());
             let needs = node.reads.iter().any(|r| needed[r.index()]);
             if node.phase == Phase::Forward && reached && needs {
+                let op = node.op;
                 let mut rule = Rule {
                     node: node.clone(),
                     builder: self,
@@ -91,7 +91,7 @@ impl Builder {
                     needed: &needed,
                     room: &room,
                 };
-                apply_rule(&mut rule)?;
+                op.differentiate(&mut rule)?;
             }
         }
         let trained = (0..contributions.len()).filter(|&i| self.trainable[i]);
@@ -106,9 +106,7 @@ impl Builder {
 fn needed(builder: &Builder) -> Vec<bool> {
     let mut needed = builder.trainable.clone();
     for node in builder.nodes.iter().filter(|n| n.phase == Phase::Forward) {
-        // The gradient through the statistics is part of the batch-norm's own rule.
-        let flows = !matches!(node.op, Op::BatchNormStats(_));
-        if flows && node.reads.iter().any(|r| needed[r.index()]) {
+        if node.op.gradients_taken() > 0 && node.reads.iter().any(|r| needed[r.index()]) {
             for write in &node.writes {
                 needed[write.index()] = true;
             }
@@ -120,56 +118,12 @@ fn needed(builder: &Builder) -> Vec<bool> {
 /// How many gradients of each tensor the backward kernel of its writer takes apart.
 fn gradient_operands(builder: &Builder) -> Vec<usize> {
     let mut operands = vec![1; builder.tensors.len()];
-    for node in &builder.nodes {
-        if let Op::BatchNorm(_) = node.op {
-            operands[node.writes[0].index()] = 2;
+    for node in builder.nodes.iter().filter(|n| n.phase == Phase::Forward) {
+        if let Some(first) = node.writes.first() {
+            operands[first.index()] = node.op.gradients_taken();
         }
     }
     operands
-}
-
-/// The table of rules.
-fn apply_rule(rule: &mut Rule<'_>) -> Result<(), ProgramError> {
-    match rule.node.op {
-        Op::Conv(dims) => dims.gradient(rule),
-        Op::MaxPool(dims) => dims.max_gradient(rule),
-        Op::AvgPool(dims) => dims.average_gradient(rule),
-        Op::Matmul(dims) => dims.gradient(rule),
-        Op::HeadMatmul(dims) => dims.gradient(rule),
-        Op::BatchNorm(dims) => dims.gradient(rule),
-        Op::LayerNorm(dims) => dims.gradient(rule),
-        Op::Relu { len } => crate::op::relu_gradient(len, rule),
-        Op::Gelu { len, kind } => crate::op::gelu_gradient(len, kind, rule),
-        Op::Softmax(dims) => dims.gradient(rule),
-        Op::Embedding(dims) => dims.gradient(rule),
-        Op::Dropout(dims) => dims.gradient(rule),
-        Op::CrossEntropy(dims) => dims.gradient(rule),
-        Op::Add { .. } => crate::op::add_gradient(rule),
-        Op::Scale { len, factor } => crate::op::scale_gradient(len, factor, rule),
-        Op::Permute(dims) => dims.gradient(rule),
-        Op::Split(dims) => dims.split_gradient(rule),
-        Op::Concat(dims) => dims.concat_gradient(rule),
-        // They have no result that a gradient could reach, or are not of the forward pass.
-        Op::Source
-        | Op::BatchNormStats(_)
-        | Op::BatchNormUpdate { .. }
-        | Op::ConvDx(_)
-        | Op::ConvDw(_)
-        | Op::MaxPoolDx(_)
-        | Op::AvgPoolDx(_)
-        | Op::BatchNormDx(_)
-        | Op::LayerNormDx(_)
-        | Op::ReluDx { .. }
-        | Op::GeluDx { .. }
-        | Op::SoftmaxDx(_)
-        | Op::EmbeddingDw(_)
-        | Op::CrossEntropyDx(_)
-        | Op::SumRows { .. }
-        | Op::Sgd(_)
-        | Op::Adam(_)
-        | Op::Offload(_)
-        | Op::Fetch(_) => Ok(()),
-    }
 }
 
 /// What a rule works with: the forward node, and the gradients so far.
@@ -224,7 +178,7 @@ impl Rule<'_> {
     pub(crate) fn emit(
         &mut self,
         suffix: &str,
-        op: Op,
+        op: impl Into<Op>,
         reads: Vec<StorageId>,
         like: &[StorageId],
     ) -> Result<Vec<StorageId>, ProgramError> {
@@ -233,6 +187,7 @@ impl Rule<'_> {
             .iter()
             .map(|&id| (self.tensor(id).shape.clone(), self.tensor(id).dtype));
         let writes = writes.collect();
+        let op = op.into();
         self.builder.emit(name, op, Phase::Backward, reads, writes)
     }
 
@@ -241,7 +196,7 @@ impl Rule<'_> {
         &mut self,
         k: usize,
         suffix: &str,
-        op: Op,
+        op: impl Into<Op>,
         reads: Vec<StorageId>,
     ) -> Result<(), ProgramError> {
         let like = [self.read(k)];
@@ -275,7 +230,7 @@ impl Rule<'_> {
         let len = self.tensor(to).len();
         let sum = self.emit(
             &format!("dsum{k}"),
-            Op::Add { len },
+            Add { len },
             vec![last, gradient],
             &[to],
         )?;

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 
 use rekindle_graph::{Phase, Role, StorageId};
 
-use crate::op::Op;
+use crate::op::{Op, Operand, Source};
 use crate::{DType, Init, Node, Program, ProgramError, Tensor};
 
 /// The largest tensor that the builder accepts, in bytes. It is beyond any machine's memory, and
@@ -245,7 +245,9 @@ impl Builder {
     ) -> Result<Var, ProgramError> {
         self.check_new(&name, [(shape, dtype)])?;
         let tensor = self.add_tensor(name.clone(), shape.to_vec(), dtype, role, Some(init));
-        self.add_node(name, Op::Source, Phase::Input, vec![], vec![tensor]);
+        let len = shape.iter().product();
+        let op = Source { dtype, len }.into();
+        self.add_node(name, op, Phase::Input, vec![], vec![tensor]);
         Ok(Var {
             tensor,
             shape: shape.to_vec(),
@@ -256,13 +258,13 @@ impl Builder {
     pub(crate) fn forward(
         &mut self,
         name: String,
-        op: Op,
+        op: impl Into<Op>,
         reads: &[&Var],
         writes: Vec<(Vec<usize>, DType)>,
     ) -> Result<Vec<Var>, ProgramError> {
         let reads = reads.iter().map(|v| v.tensor).collect();
         let shapes: Vec<_> = writes.iter().map(|(shape, _)| shape.clone()).collect();
-        let tensors = self.emit(name, op, Phase::Forward, reads, writes)?;
+        let tensors = self.emit(name, op.into(), Phase::Forward, reads, writes)?;
         let handles = tensors.into_iter().zip(shapes);
         Ok(handles
             .map(|(tensor, shape)| Var { tensor, shape })
@@ -273,7 +275,7 @@ impl Builder {
     pub(crate) fn forward_one(
         &mut self,
         name: String,
-        op: Op,
+        op: impl Into<Op>,
         reads: &[&Var],
         shape: Vec<usize>,
     ) -> Result<Var, ProgramError> {
@@ -319,6 +321,7 @@ impl Builder {
                 let name = node.name.clone();
                 return Err(ProgramError::Duplicate { name });
             }
+            self.assert_shapes(node);
         }
         inserted.sort_by_key(|&(after, _)| after);
         let mut inserted = inserted.into_iter().peekable();
@@ -385,13 +388,27 @@ impl Builder {
         writes: Vec<StorageId>,
     ) {
         self.names.insert(name.clone());
-        self.nodes.push(Node {
+        let node = Node {
             name,
             op,
             phase,
             reads,
             writes,
-        });
+        };
+        self.assert_shapes(&node);
+        self.nodes.push(node);
+    }
+
+    /// Panics unless the operands of a new node are what the shape rule of its op says: otherwise
+    /// the op's method of the builder, or the rule of differentiation that made it, is wrong.
+    fn assert_shapes(&self, node: &Node) {
+        let of = |ids: &[StorageId]| -> Vec<Operand> {
+            let tensors = ids.iter().map(|id| &self.tensors[id.index()]);
+            tensors.map(|t| Operand::new(t.dtype, t.len())).collect()
+        };
+        let (name, shapes) = (&node.name, node.op.shapes());
+        assert_eq!(of(&node.reads), shapes.reads, "what `{name}` reads");
+        assert_eq!(of(&node.writes), shapes.writes, "what `{name}` writes");
     }
 
     /// The tensor of `var`; fails unless it is a handle of this builder.

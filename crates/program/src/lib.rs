@@ -29,7 +29,6 @@ mod builder;
 mod error;
 mod init;
 pub mod op;
-mod optimizer;
 mod program;
 pub mod random;
 
@@ -37,5 +36,5 @@ pub use autodiff::Gradients;
 pub use builder::{Builder, Var};
 pub use error::ProgramError;
 pub use init::Init;
-pub use optimizer::Optimizer;
+pub use op::Optimizer;
 pub use program::{ALIGN, DType, Node, Program, Tensor};

@@ -1,7 +1,7 @@
 //! The shape of the backward pass: which nodes there are, and in which order.
 
 use rekindle_graph::{Bytes, Phase, Role};
-use rekindle_program::op::{BatchNormState, ConvOptions, Op, Then};
+use rekindle_program::op::{BatchNormState, ConvOptions, Op, SgdOptions, Then};
 use rekindle_program::{Builder, DType, Init, Optimizer, Program, ProgramError, Var};
 
 const NORMAL: Init = Init::Normal { std: 1.0 };
@@ -88,11 +88,11 @@ fn roles_and_state_follow_the_optimizer() {
             .filter(|t| t.role == Role::OptimizerState);
         states.map(|t| t.name.clone()).collect::<Vec<_>>()
     };
-    let plain = Optimizer::Sgd {
+    let plain = Optimizer::Sgd(SgdOptions {
         learning_rate: 0.1,
         momentum: 0.0,
         weight_decay: 0.0,
-    };
+    });
     assert!(states(plain).is_empty());
     assert_eq!(states(Optimizer::sgd(0.1))[0], "fc1.weight.momentum");
     assert_eq!(
@@ -188,7 +188,7 @@ fn a_tied_table_has_one_gradient() {
         ["loss.dx", "decoder.dw", "decoder.dx", "embed.dw"]
     );
     let sparse = program.nodes.last().unwrap();
-    assert!(matches!(sparse.op, Op::EmbeddingDw(dims) if dims.base));
+    assert!(matches!(sparse.op, Op::EmbeddingDw(op) if op.base));
     let dense = &program.nodes[position(&program, "decoder.dw")];
     assert_eq!(sparse.reads[2], dense.writes[0]);
 }

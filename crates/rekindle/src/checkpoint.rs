@@ -65,7 +65,7 @@ pub(crate) fn save(path: &Path, engine: &Engine, seed: u64, step: u64) -> Result
 fn optimizer(program: &Program) -> &'static str {
     let name = |op: &Op| match op {
         Op::Sgd(_) => Some("sgd"),
-        Op::Adam(adam) if adam.decoupled => Some("adamw"),
+        Op::Adam(adam) if adam.options.decoupled => Some("adamw"),
         Op::Adam(_) => Some("adam"),
         _ => None,
     };

@@ -6,7 +6,7 @@ mod cases;
 use rekindle::estimate;
 use rekindle_engine::{Engine, StepContext, lower};
 use rekindle_plan::{NoWatch, Options, Planned, smallest};
-use rekindle_program::op::Gelu;
+use rekindle_program::op::GeluKind;
 use rekindle_program::{Builder, Init, Program};
 
 /// The plan of the lowest peak.
@@ -31,7 +31,7 @@ fn a_chain_is_recomputed_and_gives_the_same_bits() {
     let start = b.parameter("start", &[64, 8], Init::Normal { std: 1.0 });
     let mut x = start.unwrap();
     for i in 0..6 {
-        x = b.gelu(&format!("gelu{i}"), &x, Gelu::Erf).unwrap();
+        x = b.gelu(&format!("gelu{i}"), &x, GeluKind::Erf).unwrap();
     }
     let seed = b.tangent("seed", x.shape(), Init::Normal { std: 1.0 });
     let gradients = b.vjp(&[(&x, &seed.unwrap())]).unwrap();

@@ -11,13 +11,14 @@ use rekindle_graph::Bytes;
 use rekindle_models::{BertConfig, Model, ModelOptions, build, build_bert};
 use rekindle_plan::{Effort, NoWatch, Options, Strategy};
 use rekindle_program::Optimizer;
+use rekindle_program::op::SgdOptions;
 
 /// Without momentum: the less is persistent, the more a plan has to do.
-const PLAIN_SGD: Optimizer = Optimizer::Sgd {
+const PLAIN_SGD: Optimizer = Optimizer::Sgd(SgdOptions {
     learning_rate: 0.01,
     momentum: 0.0,
     weight_decay: 0.0,
-};
+});
 
 fn sizes(batch: usize, optimizer: Optimizer) -> ModelOptions {
     ModelOptions {

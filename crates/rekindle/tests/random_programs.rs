@@ -6,7 +6,7 @@ use rekindle_engine::lower;
 use rekindle_graph::Bytes;
 use rekindle_models::{Input, InputKind, Model};
 use rekindle_plan::{Effort, NoWatch, Options, Strategy};
-use rekindle_program::op::{BatchNormState, ConvOptions, Gelu, Mask, Then};
+use rekindle_program::op::{BatchNormState, ConvOptions, GeluKind, Mask, Then};
 use rekindle_program::random::Stream;
 use rekindle_program::{Builder, DType, Init, Optimizer, ProgramError, Var};
 
@@ -73,7 +73,7 @@ fn random_model(seed: u64) -> Result<Model, ProgramError> {
         let name = format!("row{i}");
         let y = match draw.below(7) {
             0 | 1 => linear(&mut b, &name, &x, width)?,
-            2 => b.gelu(&name, &x, Gelu::Erf)?,
+            2 => b.gelu(&name, &x, GeluKind::Erf)?,
             3 => b.relu(&name, &x)?,
             4 => b.softmax(&name, &x, Mask::Full)?,
             5 => b.dropout(&name, &x, 0.5)?,

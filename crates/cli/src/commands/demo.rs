@@ -14,6 +14,7 @@ use rekindle_models::{Model, ModelOptions, build};
 use rekindle_plan::{Effort, Options, Strategy};
 use rekindle_profile::{HostSpill, MeasureOptions, write_profile};
 use rekindle_program::Optimizer;
+use rekindle_program::op::SgdOptions;
 use serde_json::{Value, json};
 
 use super::compare::{Planned, Row, table};
@@ -95,11 +96,11 @@ const FRONTIER_EFFORT: u8 = 2;
 /// Work for the plans that run: a quarter of the default, for plans that are nearly as good.
 const EFFORT: u8 = 3;
 /// Without momentum, so that the optimizer adds nothing to the memory.
-const OPTIMIZER: Optimizer = Optimizer::Sgd {
+const OPTIMIZER: Optimizer = Optimizer::Sgd(SgdOptions {
     learning_rate: 0.01,
     momentum: 0.0,
     weight_decay: 0.0,
-};
+});
 
 /// How a demonstration goes.
 struct Demo<'a> {

@@ -3,11 +3,13 @@
 //! ReLU maps NaN to NaN, and its gradient at zero is zero, as in PyTorch. GELU's backward needs `x`
 //! and no saved value; both directions share one pass of [`math`](super::math) per element.
 
+use super::KernelError;
 use super::lanes::{Arithmetic, vectorised};
 use super::math::{logistic, normal_tail};
-use super::tasks::TASK_ELEMENTS;
+use super::tasks::map_elements;
 use crate::Threads;
-use rekindle_program::op::Gelu;
+use crate::dispatch::{Call, Kernel};
+use rekindle_program::op::{Gelu, GeluDx, GeluKind, Relu, ReluDx};
 
 /// `1 / √(2π)`, the height of the normal density.
 const DENSITY: f32 = 0.398_942_3;
@@ -22,39 +24,70 @@ pub(crate) fn relu_of(x: f32) -> f32 {
     if x <= 0.0 { 0.0 } else { x }
 }
 
+impl Kernel for Relu {
+    fn scratch(&self, _: usize) -> usize {
+        0
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        relu(call.read(0), call.write(0), call.threads);
+        Ok(())
+    }
+}
+
+impl Kernel for ReluDx {
+    fn scratch(&self, _: usize) -> usize {
+        0
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        relu_dx(call.read(0), call.read(1), call.write(0), call.threads);
+        Ok(())
+    }
+}
+
+impl Kernel for Gelu {
+    fn scratch(&self, _: usize) -> usize {
+        0
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        gelu(self.kind, call.read(0), call.write(0), call.threads);
+        Ok(())
+    }
+}
+
+impl Kernel for GeluDx {
+    fn scratch(&self, _: usize) -> usize {
+        0
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        let (x, dy) = (call.read(0), call.read(1));
+        gelu_dx(self.0.kind, x, dy, call.write(0), call.threads);
+        Ok(())
+    }
+}
+
 /// `y = relu(x)`.
-pub fn relu(x: &[f32], y: &mut [f32], threads: &Threads) {
-    assert_eq!(x.len(), y.len(), "operand lengths");
-    threads.chunks_mut(y, TASK_ELEMENTS, &|task, y| {
-        let start = task * TASK_ELEMENTS;
-        relu_chunk(&x[start..start + y.len()], y);
-    });
+fn relu(x: &[f32], y: &mut [f32], threads: &Threads) {
+    map_elements(threads, [x], y, |[x], y| relu_chunk(x, y));
 }
 
 /// `dx = dy` where `y` is positive (or NaN), zero elsewhere.
-pub fn relu_dx(y: &[f32], dy: &[f32], dx: &mut [f32], threads: &Threads) {
-    assert_eq!((y.len(), dy.len()), (dx.len(), dx.len()), "operand lengths");
-    threads.chunks_mut(dx, TASK_ELEMENTS, &|task, dx| {
-        let range = task * TASK_ELEMENTS..task * TASK_ELEMENTS + dx.len();
-        relu_dx_chunk(&y[range.clone()], &dy[range], dx);
-    });
+fn relu_dx(y: &[f32], dy: &[f32], dx: &mut [f32], threads: &Threads) {
+    map_elements(threads, [y, dy], dx, |[y, dy], dx| relu_dx_chunk(y, dy, dx));
 }
 
 /// `y = gelu(x)`.
-pub fn gelu(kind: Gelu, x: &[f32], y: &mut [f32], threads: &Threads) {
-    assert_eq!(x.len(), y.len(), "operand lengths");
-    threads.chunks_mut(y, TASK_ELEMENTS, &|task, y| {
-        let start = task * TASK_ELEMENTS;
-        gelu_chunk(kind, &x[start..start + y.len()], y);
-    });
+fn gelu(kind: GeluKind, x: &[f32], y: &mut [f32], threads: &Threads) {
+    map_elements(threads, [x], y, |[x], y| gelu_chunk(kind, x, y));
 }
 
 /// `dx = dy · gelu'(x)`.
-pub fn gelu_dx(kind: Gelu, x: &[f32], dy: &[f32], dx: &mut [f32], threads: &Threads) {
-    assert_eq!((x.len(), dy.len()), (dx.len(), dx.len()), "operand lengths");
-    threads.chunks_mut(dx, TASK_ELEMENTS, &|task, dx| {
-        let range = task * TASK_ELEMENTS..task * TASK_ELEMENTS + dx.len();
-        gelu_dx_chunk(kind, &x[range.clone()], &dy[range], dx);
+fn gelu_dx(kind: GeluKind, x: &[f32], dy: &[f32], dx: &mut [f32], threads: &Threads) {
+    map_elements(threads, [x, dy], dx, |[x, dy], dx| {
+        gelu_dx_chunk(kind, x, dy, dx)
     });
 }
 
@@ -75,15 +108,15 @@ vectorised! {
 }
 
 vectorised! {
-    fn gelu_chunk<A>(kind: Gelu, x: &[f32], y: &mut [f32]) {
+    fn gelu_chunk<A>(kind: GeluKind, x: &[f32], y: &mut [f32]) {
         match kind {
-            Gelu::Erf => {
+            GeluKind::Erf => {
                 for (y, &x) in y.iter_mut().zip(x) {
                     // `x Φ(x)`, in a form that needs no choice between the tails.
                     *y = A::mul_add(-x.abs(), normal_tail::<A>(x).0, relu_of(x));
                 }
             }
-            Gelu::Tanh => {
+            GeluKind::Tanh => {
                 for (y, &x) in y.iter_mut().zip(x) {
                     *y = x * tanh_weight::<A>(x).0;
                 }
@@ -93,16 +126,16 @@ vectorised! {
 }
 
 vectorised! {
-    fn gelu_dx_chunk<A>(kind: Gelu, x: &[f32], dy: &[f32], dx: &mut [f32]) {
+    fn gelu_dx_chunk<A>(kind: GeluKind, x: &[f32], dy: &[f32], dx: &mut [f32]) {
         match kind {
-            Gelu::Erf => {
+            GeluKind::Erf => {
                 for ((dx, &x), &dy) in dx.iter_mut().zip(x).zip(dy) {
                     let (tail, bell) = normal_tail::<A>(x);
                     let cdf = if x > 0.0 { 1.0 - tail } else { tail };
                     *dx = dy * A::mul_add(x * DENSITY, bell, cdf);
                 }
             }
-            Gelu::Tanh => {
+            GeluKind::Tanh => {
                 for ((dx, &x), &dy) in dx.iter_mut().zip(x).zip(dy) {
                     let (weight, product) = tanh_weight::<A>(x);
                     let slope = TANH_SCALE * A::mul_add(3.0 * TANH_CUBIC * x, x, 1.0);
@@ -127,10 +160,10 @@ mod tests {
     use crate::kernels::test_data::{AWKWARD_LENGTHS, assert_close, assert_same_bits, random};
 
     /// `gelu(x)` and its derivative, from an independent formula in `f64`.
-    fn reference(kind: Gelu, x: f64) -> (f64, f64) {
+    fn reference(kind: GeluKind, x: f64) -> (f64, f64) {
         let value = |x: f64| match kind {
             // Simpson's rule over the density from 0 to x.
-            Gelu::Erf => {
+            GeluKind::Erf => {
                 const STEPS: usize = 400;
                 let h = x / STEPS as f64;
                 let density = |t: f64| (-t * t / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt();
@@ -139,7 +172,7 @@ mod tests {
                     .sum();
                 x * (0.5 + h / 3.0 * (density(0.0) + inner + density(x)))
             }
-            Gelu::Tanh => {
+            GeluKind::Tanh => {
                 let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
                 0.5 * x * (1.0 + u.tanh())
             }
@@ -165,7 +198,7 @@ mod tests {
     #[test]
     fn gelu_and_its_gradient_match_the_definition() {
         let threads = Threads::new(1);
-        for kind in [Gelu::Erf, Gelu::Tanh] {
+        for kind in [GeluKind::Erf, GeluKind::Tanh] {
             let x: Vec<f32> = (-600..=600).map(|i| i as f32 / 100.0).collect();
             let dy = vec![2.0; x.len()];
             let (mut y, mut dx) = (vec![0.0; x.len()], vec![0.0; x.len()]);
@@ -193,7 +226,7 @@ mod tests {
             assert_same_bits(|threads| {
                 let mut outputs = vec![vec![f32::NAN; len]; 5];
                 relu(&x, &mut outputs[0], threads);
-                for (i, kind) in [Gelu::Erf, Gelu::Tanh].into_iter().enumerate() {
+                for (i, kind) in [GeluKind::Erf, GeluKind::Tanh].into_iter().enumerate() {
                     gelu(kind, &x, &mut outputs[1 + 2 * i], threads);
                     gelu_dx(kind, &x, &dy, &mut outputs[2 + 2 * i], threads);
                 }

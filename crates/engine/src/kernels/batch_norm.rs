@@ -11,12 +11,14 @@
 //! subtraction first, so that a large mean costs no accuracy. The backward recomputes ReLU's mask
 //! with the same function, [`normalised`], hence with the same bits.
 
+use super::KernelError;
 use super::activation::relu_of;
 use super::columns::{self, BLOCK, CHUNK};
 use super::lanes::{Arithmetic, vectorised};
 use super::tasks::{chunks_mut2, rows_per_task};
 use crate::Threads;
-use rekindle_program::op::{BatchNorm, Tail};
+use crate::dispatch::{Call, Kernel};
+use rekindle_program::op::{BatchNorm, BatchNormStats, BatchNormUpdate, Tail};
 
 /// Channels of a task when partial statistics are joined, and side by side within one.
 const JOINED: usize = 64;
@@ -25,13 +27,61 @@ const JOINED: usize = 64;
 /// distance between tasks accurate when the mean is large, and the squared deviations.
 const PARTIAL: usize = 3;
 
-/// Scratch of [`batch_norm_stats`], in elements.
-pub fn batch_norm_stats_scratch(dims: &BatchNorm) -> usize {
-    columns::tasks(dims.rows) * PARTIAL * dims.channels
+impl Kernel for BatchNormStats {
+    fn scratch(&self, _: usize) -> usize {
+        columns::tasks(self.0.rows) * PARTIAL * self.0.channels
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        batch_norm_stats(
+            &self.0,
+            call.read(0),
+            call.write(0),
+            call.scratch(),
+            call.threads,
+        );
+        Ok(())
+    }
+}
+
+impl Kernel for BatchNorm {
+    fn scratch(&self, _: usize) -> usize {
+        self.channels
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        let [x, stats, gamma, beta] = [0, 1, 2, 3].map(|k| call.read(k));
+        let residual = call.read_if(self.tail == Tail::AddRelu, 4);
+        let (y, scratch) = (call.write(0), call.scratch());
+        batch_norm(
+            self,
+            x,
+            stats,
+            gamma,
+            beta,
+            residual,
+            y,
+            scratch,
+            call.threads,
+        );
+        Ok(())
+    }
+}
+
+impl Kernel for BatchNormUpdate {
+    fn scratch(&self, _: usize) -> usize {
+        0
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        let (mean, variance) = (call.update(1), call.update(2));
+        batch_norm_update(self, call.read(0), mean, variance, call.update(3));
+        Ok(())
+    }
 }
 
 /// `batch_norm_stats`: `x → stats` (mean, biased variance).
-pub fn batch_norm_stats(
+pub(super) fn batch_norm_stats(
     dims: &BatchNorm,
     x: &[f32],
     stats: &mut [f32],
@@ -41,7 +91,7 @@ pub fn batch_norm_stats(
     let channels = dims.channels;
     let want = (dims.rows * channels, 2 * channels);
     assert_eq!((x.len(), stats.len()), want, "operand lengths");
-    let partials = &mut scratch[..batch_norm_stats_scratch(dims)];
+    let partials = &mut scratch[..columns::tasks(dims.rows) * PARTIAL * channels];
     let rows = columns::rows_per_task(dims.rows);
     threads.chunks_mut(partials, PARTIAL * channels, &|task, partial| {
         let range = task * rows * channels..x.len().min((task + 1) * rows * channels);
@@ -148,15 +198,10 @@ pub(super) fn normalised<A: Arithmetic>(centred: f32, scale: f32, beta: f32) -> 
     A::mul_add(centred, scale, beta)
 }
 
-/// Scratch of [`batch_norm`], in elements.
-pub fn batch_norm_scratch(dims: &BatchNorm) -> usize {
-    dims.channels
-}
-
 /// `batch_norm`: `x, stats, gamma, beta [, residual] → y`; the residual is there if the tail is
 /// [`Tail::AddRelu`].
 #[allow(clippy::too_many_arguments)] // The operands of the op.
-pub fn batch_norm(
+pub(super) fn batch_norm(
     dims: &BatchNorm,
     x: &[f32],
     stats: &[f32],
@@ -233,17 +278,16 @@ vectorised! {
 ///
 /// The running variance takes the unbiased one, which one row alone does not have: it is NaN then,
 /// as in PyTorch's kernel.
-pub fn batch_norm_update(
-    dims: &BatchNorm,
-    momentum: f32,
+fn batch_norm_update(
+    BatchNormUpdate { norm, momentum }: &BatchNormUpdate,
     stats: &[f32],
     running_mean: &mut [f32],
     running_var: &mut [f32],
     batches: &mut [i64],
 ) {
     assert_eq!(batches.len(), 1, "operand lengths");
-    let (mean, variance) = stats.split_at(dims.channels);
-    let rows = dims.rows as f64;
+    let (mean, variance) = stats.split_at(norm.channels);
+    let rows = norm.rows as f64;
     let unbias = (rows / (rows - 1.0)) as f32;
     let update = |running: &mut f32, batch: f32| {
         *running = (1.0 - momentum) * *running + momentum * batch;
@@ -275,7 +319,7 @@ mod tests {
 
     fn stats_of(dims: &BatchNorm, x: &[f32], threads: &Threads) -> Vec<f32> {
         let mut stats = vec![f32::NAN; 2 * dims.channels];
-        let mut scratch = vec![f32::NAN; batch_norm_stats_scratch(dims)];
+        let mut scratch = vec![f32::NAN; BatchNormStats(*dims).scratch(1)];
         batch_norm_stats(dims, x, &mut stats, &mut scratch, threads);
         stats
     }
@@ -362,7 +406,7 @@ mod tests {
         let stats = stats_of(dims, x, threads);
         let (gamma, beta) = (random(dims.channels, 5), random(dims.channels, 6));
         let residual = (dims.tail == Tail::AddRelu).then_some(residual);
-        let (mut y, mut scratch) = (vec![f32::NAN; x.len()], vec![0.0; batch_norm_scratch(dims)]);
+        let (mut y, mut scratch) = (vec![f32::NAN; x.len()], vec![0.0; dims.scratch(1)]);
         batch_norm(
             dims,
             x,
@@ -414,10 +458,11 @@ mod tests {
 
     #[test]
     fn running_averages_take_the_unbiased_variance() {
-        let dims = plain(5, 2);
+        let (norm, momentum) = (plain(5, 2), 0.5);
+        let op = BatchNormUpdate { norm, momentum };
         let (mut mean, mut variance, mut batches) = ([1.0, 2.0], [3.0, 4.0], [6]);
         let stats = [10.0, 20.0, 8.0, 16.0];
-        batch_norm_update(&dims, 0.5, &stats, &mut mean, &mut variance, &mut batches);
+        batch_norm_update(&op, &stats, &mut mean, &mut variance, &mut batches);
         assert_eq!((mean, variance, batches), ([5.5, 11.0], [6.5, 12.0], [7]));
     }
 }

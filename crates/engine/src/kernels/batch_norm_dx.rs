@@ -5,53 +5,79 @@
 //! residual. The second computes `dx = scale · (g - Σg / n - (x - mean) · Σ g (x - mean) / (n (var
 //! + eps)))`. For [`Tail::Relu`] both recompute the mask from `x`, so nothing but `x` need be kept.
 
+use super::KernelError;
 use super::batch_norm::{normalised, scales};
 use super::columns::{self, CHUNK, Terms, sum_terms};
 use super::lanes::{Arithmetic, vectorised};
 use super::tasks::{chunks_mut2, rows_per_task};
 use crate::Threads;
-use rekindle_program::op::{BatchNorm, Tail};
+use crate::dispatch::{Call, Kernel};
+use rekindle_program::op::{BatchNorm, BatchNormDx, Tail};
+
+impl Kernel for BatchNormDx {
+    fn scratch(&self, _: usize) -> usize {
+        // Partial sums, and three numbers per channel.
+        (columns::tasks(self.norm.rows) * 2 + 3) * self.norm.channels
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        let tail = self.norm.tail;
+        let dy = if tail == Tail::Linear { 3 } else { 4 };
+        let reads = BatchNormDxReads {
+            x: call.read(0),
+            stats: call.read(1),
+            gamma: call.read(2),
+            beta: call.read_if(tail == Tail::Relu, 3),
+            y: call.read_if(tail == Tail::AddRelu, 3),
+            dy: call.read(dy),
+            dy2: call.read_if(self.two, dy + 1),
+        };
+        let writes = BatchNormDxWrites {
+            dx: call.write(0),
+            dgamma: call.write(1),
+            dbeta: call.write(2),
+            dresidual: (tail == Tail::AddRelu).then(|| call.write(3)),
+        };
+        batch_norm_dx(&self.norm, &reads, writes, call.scratch(), call.threads);
+        Ok(())
+    }
+}
 
 /// What [`batch_norm_dx`] reads.
 #[derive(Clone, Copy, Debug)]
-pub struct BatchNormDxReads<'a> {
+struct BatchNormDxReads<'a> {
     /// The input of the forward.
-    pub x: &'a [f32],
+    x: &'a [f32],
     /// Mean and biased variance.
-    pub stats: &'a [f32],
+    stats: &'a [f32],
     /// The factor of each channel.
-    pub gamma: &'a [f32],
+    gamma: &'a [f32],
     /// The offset of each channel, if the tail is [`Tail::Relu`].
-    pub beta: Option<&'a [f32]>,
+    beta: Option<&'a [f32]>,
     /// The output of the forward, if the tail is [`Tail::AddRelu`].
-    pub y: Option<&'a [f32]>,
+    y: Option<&'a [f32]>,
     /// The gradient of `y`, or its first summand.
-    pub dy: &'a [f32],
+    dy: &'a [f32],
     /// The second summand of the gradient of `y`.
-    pub dy2: Option<&'a [f32]>,
+    dy2: Option<&'a [f32]>,
 }
 
 /// What [`batch_norm_dx`] writes.
 #[derive(Debug)]
-pub struct BatchNormDxWrites<'a> {
+struct BatchNormDxWrites<'a> {
     /// The gradient of `x`.
-    pub dx: &'a mut [f32],
+    dx: &'a mut [f32],
     /// The gradient of `gamma`.
-    pub dgamma: &'a mut [f32],
+    dgamma: &'a mut [f32],
     /// The gradient of `beta`.
-    pub dbeta: &'a mut [f32],
+    dbeta: &'a mut [f32],
     /// The gradient of the residual, if the tail is [`Tail::AddRelu`].
-    pub dresidual: Option<&'a mut [f32]>,
-}
-
-/// Scratch of [`batch_norm_dx`], in elements: partial sums, and three numbers per channel.
-pub fn batch_norm_dx_scratch(dims: &BatchNorm) -> usize {
-    (columns::tasks(dims.rows) * 2 + 3) * dims.channels
+    dresidual: Option<&'a mut [f32]>,
 }
 
 /// `batch_norm_dx`: `x, stats, gamma [, beta if Relu] [, y if AddRelu], dy [, dy2] → dx, dgamma,
 /// dbeta [, dresidual if AddRelu]`.
-pub fn batch_norm_dx(
+fn batch_norm_dx(
     dims: &BatchNorm,
     reads: &BatchNormDxReads,
     writes: BatchNormDxWrites,
@@ -280,11 +306,14 @@ fn gradient_rows<A: Arithmetic, const RELU: bool, const TWO: bool>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::batch_norm::{
-        batch_norm, batch_norm_scratch, batch_norm_stats, batch_norm_stats_scratch,
-    };
+    use crate::kernels::batch_norm::{batch_norm, batch_norm_stats};
     use crate::kernels::lanes::tests::portable;
     use crate::kernels::test_data::{assert_close, assert_same_bits, random};
+    use rekindle_program::op::BatchNormStats;
+
+    fn dx_scratch(&norm: &BatchNorm) -> usize {
+        BatchNormDx { norm, two: true }.scratch(1)
+    }
 
     const SHAPES: [(usize, usize); 5] = [(2, 1), (31, 3), (65, 41), (1000, 40), (4100, 64)];
 
@@ -320,9 +349,9 @@ mod tests {
         let [x, residual, dy, dy2, gamma, beta] = operands(dims);
         let (len, channels, add) = (x.len(), dims.channels, dims.tail == Tail::AddRelu);
         let (mut stats, mut y) = (vec![0.0; 2 * channels], vec![0.0; len]);
-        let mut scratch = vec![f32::NAN; batch_norm_stats_scratch(dims)];
+        let mut scratch = vec![f32::NAN; BatchNormStats(*dims).scratch(1)];
         batch_norm_stats(dims, &x, &mut stats, &mut scratch, threads);
-        let mut scratch = vec![f32::NAN; batch_norm_scratch(dims)];
+        let mut scratch = vec![f32::NAN; dims.scratch(1)];
         let residual = add.then_some(&residual[..]);
         batch_norm(
             dims,
@@ -336,7 +365,7 @@ mod tests {
             threads,
         );
 
-        let mut scratch = vec![f32::NAN; batch_norm_dx_scratch(dims)];
+        let mut scratch = vec![f32::NAN; dx_scratch(dims)];
         let (mut dx, mut dresidual) = (vec![f32::NAN; len], vec![0.0; len]);
         let (mut dgamma, mut dbeta) = (vec![f32::NAN; channels], vec![f32::NAN; channels]);
         let reads = BatchNormDxReads {
@@ -422,7 +451,7 @@ mod tests {
         let x: Vec<f32> = random(512 * 64, 9).iter().map(|x| x + 100.0).collect();
         let threads = Threads::new(2);
         let mut stats = vec![0.0; 128];
-        let mut scratch = vec![0.0; batch_norm_stats_scratch(&dims)];
+        let mut scratch = vec![0.0; BatchNormStats(dims).scratch(1)];
         batch_norm_stats(&dims, &x, &mut stats, &mut scratch, &threads);
         // Each channel's offset puts one of its own rows at zero, up to rounding.
         let gamma = vec![1.0; 64];
@@ -430,7 +459,7 @@ mod tests {
             .map(|c| (stats[c] - x[c * 64 + c]) / (stats[64 + c] + dims.eps).sqrt())
             .collect();
         let mut y = vec![0.0; x.len()];
-        let mut scratch = vec![0.0; batch_norm_scratch(&dims)];
+        let mut scratch = vec![0.0; dims.scratch(1)];
         batch_norm(
             &dims,
             &x,
@@ -444,7 +473,7 @@ mod tests {
         );
 
         // A gradient of ones: the sums per channel count the elements that pass.
-        let mut scratch = vec![0.0; batch_norm_dx_scratch(&dims)];
+        let mut scratch = vec![0.0; dx_scratch(&dims)];
         let (mut dx, mut dgamma, mut dbeta) = (vec![0.0; x.len()], vec![0.0; 64], vec![0.0; 64]);
         let dy = vec![1.0; x.len()];
         let reads = BatchNormDxReads {

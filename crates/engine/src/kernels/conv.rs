@@ -16,13 +16,15 @@
 
 use std::ops::Range;
 
-use rekindle_program::op::{Conv, Window};
+use rekindle_program::op::{Conv, ConvDx, Window};
 
+use super::KernelError;
 use super::conv_winograd::Winograd;
 use super::gemm::{
     Crew, Layout, LeftOperand, Product, SHARED_PACK, Shape, ZEROS, multiply, multiply_scratch,
 };
 use super::gemm_tile::Simd;
+use crate::dispatch::{Call, Kernel};
 use crate::{SharedMut, Threads};
 
 /// Floats of a window row, at most, for which an image is padded to make the row one segment.
@@ -171,31 +173,46 @@ fn padded_len(dims: &Conv) -> usize {
     }
 }
 
-/// Scratch of [`conv`], in `f32`.
-pub fn conv_scratch(dims: &Conv, threads: usize) -> usize {
-    if let Some(winograd) = Winograd::forward(dims) {
-        return winograd.scratch(threads);
+impl Kernel for Conv {
+    fn scratch(&self, threads: usize) -> usize {
+        if let Some(winograd) = Winograd::forward(self) {
+            return winograd.scratch(threads);
+        }
+        // The padded image is rounded up, so that what follows it is aligned to a cache line.
+        padded_len(self).next_multiple_of(16)
+            + multiply_scratch(&conv_shape(self), false, SHARED_PACK, threads)
     }
-    // The padded image is rounded up, so that what follows it is aligned to a cache line.
-    padded_len(dims).next_multiple_of(16)
-        + multiply_scratch(&conv_shape(dims), false, SHARED_PACK, threads)
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        let (x, w, bias) = (call.read(0), call.read(1), call.read_if(self.bias, 2));
+        let (y, scratch) = (call.write(0), call.scratch());
+        conv(Simd::detect(), self, x, w, bias, y, scratch, call.threads);
+        Ok(())
+    }
+}
+
+impl Kernel for ConvDx {
+    fn scratch(&self, threads: usize) -> usize {
+        if let Some(winograd) = Winograd::gradient(&self.0) {
+            return winograd.scratch(threads);
+        }
+        let classes = classes(&self.0.window);
+        let shapes = classes.map(|class| dx_shape(&self.0, &class));
+        let scratch = shapes.map(|shape| multiply_scratch(&shape, false, SHARED_PACK, threads));
+        scratch.max().unwrap_or(0)
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        let (dy, w) = (call.read(0), call.read(1));
+        let (dx, scratch) = (call.write(0), call.scratch());
+        conv_dx(Simd::detect(), &self.0, dy, w, dx, scratch, call.threads);
+        Ok(())
+    }
 }
 
 /// `y = x ∗ w (+ bias)`.
-pub fn conv(
-    dims: &Conv,
-    x: &[f32],
-    w: &[f32],
-    bias: Option<&[f32]>,
-    y: &mut [f32],
-    scratch: &mut [f32],
-    threads: &Threads,
-) {
-    conv_by(Simd::detect(), dims, x, w, bias, y, scratch, threads);
-}
-
 #[allow(clippy::too_many_arguments)] // The op's operands, and how to compute it.
-pub(super) fn conv_by(
+pub(super) fn conv(
     simd: Simd,
     dims: &Conv,
     x: &[f32],
@@ -337,30 +354,8 @@ fn classes(window: &Window) -> impl Iterator<Item = [Class; 2]> {
     })
 }
 
-/// Scratch of [`conv_dx`], in `f32`.
-pub fn conv_dx_scratch(dims: &Conv, threads: usize) -> usize {
-    if let Some(winograd) = Winograd::gradient(dims) {
-        return winograd.scratch(threads);
-    }
-    classes(&dims.window)
-        .map(|class| multiply_scratch(&dx_shape(dims, &class), false, SHARED_PACK, threads))
-        .max()
-        .unwrap_or(0)
-}
-
 /// The gradient of `x`.
-pub fn conv_dx(
-    dims: &Conv,
-    dy: &[f32],
-    w: &[f32],
-    dx: &mut [f32],
-    scratch: &mut [f32],
-    threads: &Threads,
-) {
-    conv_dx_by(Simd::detect(), dims, dy, w, dx, scratch, threads);
-}
-
-pub(super) fn conv_dx_by(
+pub(super) fn conv_dx(
     simd: Simd,
     dims: &Conv,
     dy: &[f32],

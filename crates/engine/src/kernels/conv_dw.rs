@@ -14,10 +14,12 @@
 
 use std::ops::Range;
 
-use rekindle_program::op::Conv;
+use rekindle_program::op::{Conv, ConvDw};
 
+use super::KernelError;
 use super::conv::is_narrow;
 use super::gemm_tile::{Left, Simd, TILE_COLS, TILE_ROWS, Tile};
+use crate::dispatch::{Call, Kernel};
 use crate::{SharedMut, Threads};
 
 /// Pixels of a block, about: the panel of `dy` (16 KiB) stays in the first-level cache while the
@@ -118,29 +120,26 @@ impl Cut {
     }
 }
 
-/// Scratch of [`conv_dw`], in `f32`.
-pub fn conv_dw_scratch(dims: &Conv, _threads: usize) -> usize {
-    let cut = Cut::new(dims);
-    if cut.is_empty() {
-        0
-    } else {
-        cut.x_len() + cut.dy_len()
+impl Kernel for ConvDw {
+    fn scratch(&self, _: usize) -> usize {
+        let cut = Cut::new(&self.0);
+        if cut.is_empty() {
+            0
+        } else {
+            cut.x_len() + cut.dy_len()
+        }
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        let (x, dy) = (call.read(0), call.read(1));
+        let (dw, scratch) = (call.write(0), call.scratch());
+        conv_dw(Simd::detect(), &self.0, x, dy, dw, scratch, call.threads);
+        Ok(())
     }
 }
 
 /// The gradient of `w`.
-pub fn conv_dw(
-    dims: &Conv,
-    x: &[f32],
-    dy: &[f32],
-    dw: &mut [f32],
-    scratch: &mut [f32],
-    threads: &Threads,
-) {
-    conv_dw_by(Simd::detect(), dims, x, dy, dw, scratch, threads);
-}
-
-pub(super) fn conv_dw_by(
+pub(super) fn conv_dw(
     simd: Simd,
     dims: &Conv,
     x: &[f32],

@@ -1,13 +1,13 @@
 //! The three convolution kernels against plain loops, over awkward shapes.
 
-use rekindle_program::op::{Conv, Window};
+use rekindle_program::op::{Conv, ConvDw, ConvDx, Window};
 
-use super::conv::{conv_by, conv_dx_by};
-use super::conv_dw::conv_dw_by;
+use super::conv::{conv, conv_dx};
+use super::conv_dw::conv_dw;
 use super::gemm_tile::Simd;
 use super::reference::{assert_sums, each_term, noise};
-use super::{conv_dw_scratch, conv_dx_scratch, conv_scratch};
 use crate::Threads;
+use crate::dispatch::Kernel;
 
 fn dims(
     [batch, height, width]: [usize; 3],
@@ -33,19 +33,19 @@ fn dims(
     }
 }
 
-/// Runs `kernel` into `len` poisoned floats with `scratch` poisoned floats in every way, and
+/// Runs `kernel` into poisoned floats, with as much poisoned scratch as `op` needs, in every way, and
 /// compares.
 #[track_caller]
 fn compare(
     what: &str,
     expected: &[f64],
     terms: usize,
-    scratch: impl Fn(usize) -> usize,
+    op: &dyn Kernel,
     kernel: impl Fn(Simd, &mut [f32], &mut [f32], &Threads),
 ) {
     let run = |simd, count| {
         let mut out = vec![f32::NAN; expected.len()];
-        let mut scratch = vec![f32::NAN; scratch(count)];
+        let mut scratch = vec![f32::NAN; op.scratch(count)];
         kernel(simd, &mut out, &mut scratch, &Threads::new(count));
         out
     };
@@ -82,22 +82,22 @@ fn check(dims: &Conv) {
         &format!("conv {dims:?}"),
         &y,
         taps * ci + 1,
-        |threads| conv_scratch(dims, threads),
-        |simd, y, scratch, threads| conv_by(simd, dims, &x, &w, Some(&bias), y, scratch, threads),
+        dims,
+        |simd, y, scratch, threads| conv(simd, dims, &x, &w, Some(&bias), y, scratch, threads),
     );
     compare(
         &format!("conv_dx {dims:?}"),
         &dx,
         taps * co,
-        |threads| conv_dx_scratch(dims, threads),
-        |simd, dx, scratch, threads| conv_dx_by(simd, dims, &dy, &w, dx, scratch, threads),
+        &ConvDx(*dims),
+        |simd, dx, scratch, threads| conv_dx(simd, dims, &dy, &w, dx, scratch, threads),
     );
     compare(
         &format!("conv_dw {dims:?}"),
         &dw,
         window.out_pixels(),
-        |threads| conv_dw_scratch(dims, threads),
-        |simd, dw, scratch, threads| conv_dw_by(simd, dims, &x, &dy, dw, scratch, threads),
+        &ConvDw(*dims),
+        |simd, dw, scratch, threads| conv_dw(simd, dims, &x, &dy, dw, scratch, threads),
     );
 }
 

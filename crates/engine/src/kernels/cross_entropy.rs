@@ -9,16 +9,54 @@ use super::lanes::{maximum, sum, vectorised};
 use super::math::exp;
 use super::tasks::rows_per_task;
 use crate::Threads;
-use rekindle_program::op::CrossEntropy;
+use crate::dispatch::{Call, Kernel};
+use rekindle_program::op::{CrossEntropy, CrossEntropyDx};
 
 /// Exponentials taken at a time: a few vectors, and 2 KiB of stack.
 const BUFFER: usize = 512;
+
+impl Kernel for CrossEntropy {
+    fn scratch(&self, _: usize) -> usize {
+        0
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        let (logits, labels) = (call.read(0), call.read(1));
+        cross_entropy(
+            self,
+            logits,
+            labels,
+            call.write(0),
+            call.write(1),
+            call.threads,
+        )
+    }
+}
+
+impl Kernel for CrossEntropyDx {
+    fn scratch(&self, _: usize) -> usize {
+        0
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        let [logits, lse, dloss] = [0, 2, 3].map(|k| call.read(k));
+        cross_entropy_dx(
+            &self.0,
+            logits,
+            call.read(1),
+            lse,
+            dloss,
+            call.write(0),
+            call.threads,
+        )
+    }
+}
 
 /// `cross_entropy`: `logits, labels → loss, lse`.
 ///
 /// # Errors
 /// If a label is no class and not [`CrossEntropy::IGNORE`]; nothing is written then.
-pub fn cross_entropy(
+fn cross_entropy(
     dims: &CrossEntropy,
     logits: &[f32],
     labels: &[i64],
@@ -46,7 +84,7 @@ pub fn cross_entropy(
 ///
 /// # Errors
 /// As [`cross_entropy`].
-pub fn cross_entropy_dx(
+fn cross_entropy_dx(
     dims: &CrossEntropy,
     logits: &[f32],
     labels: &[i64],

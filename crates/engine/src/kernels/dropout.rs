@@ -7,9 +7,11 @@
 //! share a counter. Within a block, an element's number goes through two rounds of multiply and
 //! xor-shift with those keys in between, which is a handful of vector instructions.
 
+use super::KernelError;
 use super::lanes::vectorised;
 use super::tasks::TASK_ELEMENTS;
 use crate::Threads;
+use crate::dispatch::{Call, Kernel};
 use rekindle_program::op::Dropout;
 
 /// Elements that share the keys of one call of Philox; one task.
@@ -25,10 +27,22 @@ const MIX: [u32; 2] = [0x85EB_CA6B, 0xC2B2_AE35];
 /// Bits of a word that decide: as many as `f32` can tell probabilities near one apart.
 const BITS: u32 = 24;
 
+impl Kernel for Dropout {
+    fn scratch(&self, _: usize) -> usize {
+        0
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        let (seed, step) = (call.context.seed, call.context.step);
+        dropout(self, seed, step, call.read(0), call.write(0), call.threads);
+        Ok(())
+    }
+}
+
 /// `dropout`: `x → y`. `seed` and `step` are the run's.
 ///
 /// As in PyTorch, an infinity or NaN that is dropped gives NaN, and `p = 1` drops everything.
-pub fn dropout(dims: &Dropout, seed: u64, step: u64, x: &[f32], y: &mut [f32], threads: &Threads) {
+fn dropout(dims: &Dropout, seed: u64, step: u64, x: &[f32], y: &mut [f32], threads: &Threads) {
     assert_eq!((x.len(), y.len()), (dims.len, dims.len), "operand lengths");
     let site = Site::new(dims, seed, step);
     threads.chunks_mut(y, BLOCK, &|block, y| {

@@ -1,25 +1,42 @@
 //! Addition and scaling, element by element.
 
+use super::KernelError;
 use super::lanes::vectorised;
-use super::tasks::TASK_ELEMENTS;
+use super::tasks::map_elements;
 use crate::Threads;
+use crate::dispatch::{Call, Kernel};
+use rekindle_program::op::{Add, Scale};
+
+impl Kernel for Add {
+    fn scratch(&self, _: usize) -> usize {
+        0
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        add(call.read(0), call.read(1), call.write(0), call.threads);
+        Ok(())
+    }
+}
+
+impl Kernel for Scale {
+    fn scratch(&self, _: usize) -> usize {
+        0
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        scale(self.factor, call.read(0), call.write(0), call.threads);
+        Ok(())
+    }
+}
 
 /// `y = a + b`.
-pub fn add(a: &[f32], b: &[f32], y: &mut [f32], threads: &Threads) {
-    assert_eq!((a.len(), b.len()), (y.len(), y.len()), "operand lengths");
-    threads.chunks_mut(y, TASK_ELEMENTS, &|task, y| {
-        let range = task * TASK_ELEMENTS..task * TASK_ELEMENTS + y.len();
-        add_chunk(&a[range.clone()], &b[range], y);
-    });
+fn add(a: &[f32], b: &[f32], y: &mut [f32], threads: &Threads) {
+    map_elements(threads, [a, b], y, |[a, b], y| add_chunk(a, b, y));
 }
 
 /// `y = factor · x`.
-pub fn scale(factor: f32, x: &[f32], y: &mut [f32], threads: &Threads) {
-    assert_eq!(x.len(), y.len(), "operand lengths");
-    threads.chunks_mut(y, TASK_ELEMENTS, &|task, y| {
-        let start = task * TASK_ELEMENTS;
-        scale_chunk(factor, &x[start..start + y.len()], y);
-    });
+fn scale(factor: f32, x: &[f32], y: &mut [f32], threads: &Threads) {
+    map_elements(threads, [x], y, |[x], y| scale_chunk(factor, x, y));
 }
 
 vectorised! {

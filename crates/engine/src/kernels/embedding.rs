@@ -8,16 +8,51 @@ use super::KernelError;
 use super::lanes::vectorised;
 use super::tasks::rows_per_task;
 use crate::Threads;
-use rekindle_program::op::Embedding;
+use crate::dispatch::{Call, Kernel};
+use rekindle_program::op::{Embedding, EmbeddingDw};
 
 /// Most tasks of the gradient: each looks through all ids.
 const TASKS: usize = 64;
+
+impl Kernel for Embedding {
+    fn scratch(&self, _: usize) -> usize {
+        0
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        embedding(
+            self,
+            call.read(0),
+            call.read(1),
+            call.write(0),
+            call.threads,
+        )
+    }
+}
+
+impl Kernel for EmbeddingDw {
+    fn scratch(&self, _: usize) -> usize {
+        0
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        let base = call.read_if(self.base, 2);
+        embedding_dw(
+            &self.of,
+            call.read(0),
+            call.read(1),
+            base,
+            call.write(0),
+            call.threads,
+        )
+    }
+}
 
 /// `embedding`: `ids, table → y`.
 ///
 /// # Errors
 /// If an id is not a row of the table; nothing is written then.
-pub fn embedding(
+fn embedding(
     dims: &Embedding,
     ids: &[i64],
     table: &[f32],
@@ -40,7 +75,7 @@ pub fn embedding(
 ///
 /// # Errors
 /// As [`embedding`].
-pub fn embedding_dw(
+fn embedding_dw(
     dims: &Embedding,
     ids: &[i64],
     dy: &[f32],
@@ -54,7 +89,6 @@ pub fn embedding_dw(
         (len, table_len),
         "operand lengths"
     );
-    assert_eq!(base.is_some(), dims.base, "base");
     check_ids(dims, ids)?;
     let rows = dims.vocab.div_ceil(TASKS).max(1);
     threads.chunks_mut(dtable, rows * dims.cols, &|task, dtable| {
@@ -117,12 +151,7 @@ mod tests {
                 .flat_map(|&id| table[id as usize * cols..][..cols].to_vec())
                 .collect();
             for base in [false, true] {
-                let dims = Embedding {
-                    rows,
-                    vocab,
-                    cols,
-                    base,
-                };
+                let dims = Embedding { rows, vocab, cols };
                 let mut want = if base {
                     table.clone()
                 } else {
@@ -152,7 +181,6 @@ mod tests {
             rows: 2,
             vocab: 3,
             cols: 1,
-            base: false,
         };
         let threads = Threads::new(1);
         for id in [3, -1, i64::MIN, i64::MAX] {

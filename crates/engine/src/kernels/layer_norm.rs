@@ -5,14 +5,61 @@
 //! backward writes `dx` row by row and adds `dgamma` and `dbeta` up per task, then over tasks in
 //! their order.
 
+use super::KernelError;
 use super::columns;
 use super::lanes::{sum, sums, vectorised};
 use super::tasks::{chunks_mut2, rows_per_task};
 use crate::Threads;
-use rekindle_program::op::LayerNorm;
+use crate::dispatch::{Call, Kernel};
+use rekindle_program::op::{LayerNorm, LayerNormDx};
+
+impl Kernel for LayerNorm {
+    fn scratch(&self, _: usize) -> usize {
+        0
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        let [x, gamma, beta] = [0, 1, 2].map(|k| call.read(k));
+        layer_norm(
+            self,
+            x,
+            gamma,
+            beta,
+            call.write(0),
+            call.write(1),
+            call.threads,
+        );
+        Ok(())
+    }
+}
+
+impl Kernel for LayerNormDx {
+    fn scratch(&self, _: usize) -> usize {
+        columns::tasks(self.0.rows) * 2 * self.0.cols
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        let [x, stats, gamma, dy] = [0, 1, 2, 3].map(|k| call.read(k));
+        let [dx, dgamma, dbeta] = [0, 1, 2].map(|k| call.write(k));
+        let scratch = call.scratch();
+        layer_norm_dx(
+            &self.0,
+            x,
+            stats,
+            gamma,
+            dy,
+            dx,
+            dgamma,
+            dbeta,
+            scratch,
+            call.threads,
+        );
+        Ok(())
+    }
+}
 
 /// `layer_norm`: `x, gamma, beta → y, stats` (mean, reciprocal deviation of each row).
-pub fn layer_norm(
+fn layer_norm(
     dims: &LayerNorm,
     x: &[f32],
     gamma: &[f32],
@@ -65,14 +112,9 @@ vectorised! {
     }
 }
 
-/// Scratch of [`layer_norm_dx`], in elements.
-pub fn layer_norm_dx_scratch(dims: &LayerNorm) -> usize {
-    columns::tasks(dims.rows) * 2 * dims.cols
-}
-
 /// `layer_norm_dx`: `x, stats, gamma, dy → dx, dgamma, dbeta`.
 #[allow(clippy::too_many_arguments)] // The operands of the op.
-pub fn layer_norm_dx(
+fn layer_norm_dx(
     dims: &LayerNorm,
     x: &[f32],
     stats: &[f32],
@@ -87,7 +129,7 @@ pub fn layer_norm_dx(
     let cols = dims.cols;
     assert_eq!(x.len(), dims.rows * cols, "operand lengths");
     assert_eq!((dy.len(), dx.len()), (x.len(), x.len()), "operand lengths");
-    let partials = &mut scratch[..layer_norm_dx_scratch(dims)];
+    let partials = &mut scratch[..columns::tasks(dims.rows) * 2 * cols];
     let rows = columns::rows_per_task(dims.rows);
     chunks_mut2(
         threads,
@@ -155,7 +197,7 @@ mod tests {
         layer_norm(dims, x, gamma, beta, &mut y, &mut stats, threads);
         let (mut dx, mut dgamma, mut dbeta) =
             (vec![f32::NAN; len], vec![0.0; cols], vec![0.0; cols]);
-        let mut scratch = vec![f32::NAN; layer_norm_dx_scratch(dims)];
+        let mut scratch = vec![f32::NAN; LayerNormDx(*dims).scratch(1)];
         layer_norm_dx(
             dims,
             x,

@@ -1,18 +1,61 @@
 //! Moving data: permutation of axes, splitting and joining along the last axis.
 
+use super::KernelError;
 use super::tasks::rows_per_task;
 use crate::Threads;
-use rekindle_program::op::{Permute, Split};
+use crate::dispatch::{Call, Kernel};
+use rekindle_program::op::{Concat, Permute, Split};
 
 /// Side of the tile in which a transposition goes: 16 × 4 bytes is a cache line, so each line that
 /// is read or written is used whole while it is in the first-level cache.
 const TILE: usize = 16;
 
+impl Kernel for Permute {
+    fn scratch(&self, _: usize) -> usize {
+        0
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        permute(self, call.read(0), call.write(0), call.threads);
+        Ok(())
+    }
+}
+
+impl Kernel for Split {
+    fn scratch(&self, _: usize) -> usize {
+        0
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        let mut parts: [&mut [f32]; Split::MAX_PARTS] = Default::default();
+        for (k, part) in parts[..self.parts].iter_mut().enumerate() {
+            *part = call.write(k);
+        }
+        split(self, call.read(0), &mut parts[..self.parts], call.threads);
+        Ok(())
+    }
+}
+
+impl Kernel for Concat {
+    fn scratch(&self, _: usize) -> usize {
+        0
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        let mut parts: [&[f32]; Split::MAX_PARTS] = Default::default();
+        for (k, part) in parts[..self.0.parts].iter_mut().enumerate() {
+            *part = call.read(k);
+        }
+        concat(&self.0, &parts[..self.0.parts], call.write(0), call.threads);
+        Ok(())
+    }
+}
+
 /// `permute`: `x → y`: `y`'s axis `i` is `x`'s axis `order[i]`.
 ///
 /// # Panics
 /// If `order` is no permutation.
-pub fn permute(dims: &Permute, x: &[f32], y: &mut [f32], threads: &Threads) {
+fn permute(dims: &Permute, x: &[f32], y: &mut [f32], threads: &Threads) {
     let len = dims.shape.iter().product();
     assert_eq!((x.len(), y.len()), (len, len), "operand lengths");
     let mut sorted = dims.order;
@@ -109,7 +152,7 @@ fn transpose(x: &[f32], sizes: [usize; 2], x_steps: [usize; 2], y: &mut [f32], y
 }
 
 /// `split`: `x: [rows, parts · cols] → parts × [rows, cols]`.
-pub fn split(dims: &Split, x: &[f32], parts: &mut [&mut [f32]], threads: &Threads) {
+fn split(dims: &Split, x: &[f32], parts: &mut [&mut [f32]], threads: &Threads) {
     assert_eq!(parts.len(), dims.parts, "number of parts");
     assert_eq!(
         x.len(),
@@ -129,7 +172,7 @@ pub fn split(dims: &Split, x: &[f32], parts: &mut [&mut [f32]], threads: &Thread
 }
 
 /// `concat`: `parts × [rows, cols] → y: [rows, parts · cols]`.
-pub fn concat(dims: &Split, parts: &[&[f32]], y: &mut [f32], threads: &Threads) {
+fn concat(dims: &Split, parts: &[&[f32]], y: &mut [f32], threads: &Threads) {
     assert_eq!(parts.len(), dims.parts, "number of parts");
     let width = dims.parts * dims.cols;
     assert_eq!(y.len(), dims.rows * width, "operand lengths");

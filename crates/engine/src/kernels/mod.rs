@@ -1,8 +1,10 @@
-//! Kernels: plain functions from slices to slices, one file per family of ops.
+//! Kernels: plain functions from slices to slices, one file per family of ops, named as the
+//! family's file in the program's folder `op`. Each op's [`Kernel`](crate::dispatch::Kernel) says
+//! how much scratch it needs and hands the operands over.
 //!
-//! A kernel gets its dimensions, its operands, scratch of the size that its own `*_scratch`
-//! function states, and the threads. It allocates nothing, splits its work by shape alone and
-//! reduces in a fixed order, so that its result is the same bits at any thread count.
+//! A kernel gets its dimensions, its operands, that scratch, and the threads. It allocates nothing,
+//! splits its work by shape alone and reduces in a fixed order, so that its result is the same bits
+//! at any thread count.
 
 mod activation;
 mod batch_norm;
@@ -20,6 +22,7 @@ mod embedding;
 mod gemm;
 mod gemm_pack;
 mod gemm_tile;
+mod head_matmul;
 mod lanes;
 mod layer_norm;
 mod layout;
@@ -30,31 +33,12 @@ mod pooling;
 #[cfg(test)]
 mod reference;
 mod softmax;
+mod source;
 mod sum_rows;
 mod tasks;
 #[cfg(test)]
 mod test_data;
-
-pub use activation::{gelu, gelu_dx, relu, relu_dx};
-pub use batch_norm::{
-    batch_norm, batch_norm_scratch, batch_norm_stats, batch_norm_stats_scratch, batch_norm_update,
-};
-pub use batch_norm_dx::{
-    BatchNormDxReads, BatchNormDxWrites, batch_norm_dx, batch_norm_dx_scratch,
-};
-pub use conv::{conv, conv_dx, conv_dx_scratch, conv_scratch};
-pub use conv_dw::{conv_dw, conv_dw_scratch};
-pub use cross_entropy::{cross_entropy, cross_entropy_dx};
-pub use dropout::dropout;
-pub use elementwise::{add, scale};
-pub use embedding::{embedding, embedding_dw};
-pub use layer_norm::{layer_norm, layer_norm_dx, layer_norm_dx_scratch};
-pub use layout::{concat, permute, split};
-pub use matmul::{head_matmul, head_matmul_scratch, matmul, matmul_scratch};
-pub use optimizer::{adam, sgd};
-pub use pooling::{avg_pool, avg_pool_dx, max_pool, max_pool_dx};
-pub use softmax::{softmax, softmax_dx};
-pub use sum_rows::{sum_rows, sum_rows_scratch};
+mod transfer;
 
 /// Data that a kernel refuses, or what stopped it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

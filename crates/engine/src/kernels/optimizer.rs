@@ -1,13 +1,40 @@
 //! The optimizers' updates, in PyTorch's formulas and order.
 
+use super::KernelError;
 use super::lanes::vectorised;
 use super::tasks::{TASK_ELEMENTS, chunks_mut2, chunks_mut3};
 use crate::Threads;
-use rekindle_program::op::{Adam, Sgd};
+use crate::dispatch::{Call, Kernel};
+use rekindle_program::op::{Adam, AdamOptions, Sgd, SgdOptions};
+
+impl Kernel for Sgd {
+    fn scratch(&self, _: usize) -> usize {
+        0
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        let momentum = (self.options.momentum != 0.0).then(|| call.update(2));
+        sgd(self, call.update(0), call.read(1), momentum, call.threads);
+        Ok(())
+    }
+}
+
+impl Kernel for Adam {
+    fn scratch(&self, _: usize) -> usize {
+        0
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        let [param, first, second] = [0, 2, 3].map(|k| call.update(k));
+        let step = call.context.step;
+        adam(self, step, param, call.read(1), first, second, call.threads);
+        Ok(())
+    }
+}
 
 /// `sgd`: `param*, grad [, momentum*]`; the momentum buffer is there if the momentum is not zero,
 /// and starts as zeros.
-pub fn sgd(
+fn sgd(
     dims: &Sgd,
     param: &mut [f32],
     grad: &[f32],
@@ -19,7 +46,11 @@ pub fn sgd(
         (dims.len, dims.len),
         "operand lengths"
     );
-    assert_eq!(momentum.is_some(), dims.momentum != 0.0, "momentum buffer");
+    assert_eq!(
+        momentum.is_some(),
+        dims.options.momentum != 0.0,
+        "momentum buffer"
+    );
     let range = |task: usize, len: usize| task * TASK_ELEMENTS..task * TASK_ELEMENTS + len;
     match momentum {
         Some(momentum) => chunks_mut2(
@@ -27,30 +58,37 @@ pub fn sgd(
             (param, TASK_ELEMENTS),
             (momentum, TASK_ELEMENTS),
             |task, param, momentum| {
-                sgd_momentum_chunk(dims, param, &grad[range(task, param.len())], momentum);
+                sgd_momentum_chunk(
+                    &dims.options,
+                    param,
+                    &grad[range(task, param.len())],
+                    momentum,
+                );
             },
         ),
         None => threads.chunks_mut(param, TASK_ELEMENTS, &|task, param| {
-            sgd_chunk(dims, param, &grad[range(task, param.len())]);
+            sgd_chunk(&dims.options, param, &grad[range(task, param.len())]);
         }),
     }
 }
 
 vectorised! {
-    fn sgd_chunk<A>(dims: &Sgd, param: &mut [f32], grad: &[f32]) {
+    fn sgd_chunk<A>(options: &SgdOptions, param: &mut [f32], grad: &[f32]) {
         for (p, &g) in param.iter_mut().zip(grad) {
-            let g = A::mul_add(dims.weight_decay, *p, g);
-            *p = A::mul_add(-dims.learning_rate, g, *p);
+            let g = A::mul_add(options.weight_decay, *p, g);
+            *p = A::mul_add(-options.learning_rate, g, *p);
         }
     }
 }
 
 vectorised! {
-    fn sgd_momentum_chunk<A>(dims: &Sgd, param: &mut [f32], grad: &[f32], momentum: &mut [f32]) {
+    fn sgd_momentum_chunk<A>(
+        options: &SgdOptions, param: &mut [f32], grad: &[f32], momentum: &mut [f32],
+    ) {
         for ((p, &g), m) in param.iter_mut().zip(grad).zip(momentum) {
-            let g = A::mul_add(dims.weight_decay, *p, g);
-            *m = A::mul_add(dims.momentum, *m, g);
-            *p = A::mul_add(-dims.learning_rate, *m, *p);
+            let g = A::mul_add(options.weight_decay, *p, g);
+            *m = A::mul_add(options.momentum, *m, g);
+            *p = A::mul_add(-options.learning_rate, *m, *p);
         }
     }
 }
@@ -59,7 +97,7 @@ vectorised! {
 ///
 /// # Panics
 /// If `step` is zero.
-pub fn adam(
+fn adam(
     dims: &Adam,
     step: u64,
     param: &mut [f32],
@@ -79,7 +117,7 @@ pub fn adam(
         (dims.len, dims.len),
         "operand lengths"
     );
-    let rates = AdamRates::new(dims, step);
+    let rates = AdamRates::new(&dims.options, step);
     chunks_mut3(
         threads,
         (param, TASK_ELEMENTS),
@@ -112,22 +150,25 @@ struct AdamRates {
 }
 
 impl AdamRates {
-    fn new(dims: &Adam, step: u64) -> AdamRates {
+    fn new(options: &AdamOptions, step: u64) -> AdamRates {
         let power = |beta: f64| beta.powf(step as f64);
-        let (rate, decay) = (f64::from(dims.learning_rate), f64::from(dims.weight_decay));
+        let (rate, decay) = (
+            f64::from(options.learning_rate),
+            f64::from(options.weight_decay),
+        );
         AdamRates {
-            first: (1.0 - dims.beta1) as f32,
-            second: (1.0 - dims.beta2) as f32,
-            second_decay: dims.beta2 as f32,
-            root_scale: (1.0 / (1.0 - power(dims.beta2)).sqrt()) as f32,
-            eps: dims.eps,
-            step_size: (rate / (1.0 - power(dims.beta1))) as f32,
-            penalty: if dims.decoupled {
+            first: (1.0 - options.beta1) as f32,
+            second: (1.0 - options.beta2) as f32,
+            second_decay: options.beta2 as f32,
+            root_scale: (1.0 / (1.0 - power(options.beta2)).sqrt()) as f32,
+            eps: options.eps,
+            step_size: (rate / (1.0 - power(options.beta1))) as f32,
+            penalty: if options.decoupled {
                 0.0
             } else {
-                dims.weight_decay
+                options.weight_decay
             },
-            shrink: if dims.decoupled {
+            shrink: if options.decoupled {
                 (1.0 - rate * decay) as f32
             } else {
                 1.0
@@ -161,24 +202,28 @@ mod tests {
     const STEPS: u64 = 5;
 
     fn sgd_cases(len: usize) -> [Sgd; 3] {
-        let case = |momentum, weight_decay| Sgd {
-            len,
-            learning_rate: 0.1,
-            momentum,
-            weight_decay,
+        let case = |momentum, weight_decay| {
+            let options = SgdOptions {
+                learning_rate: 0.1,
+                momentum,
+                weight_decay,
+            };
+            Sgd { len, options }
         };
         [case(0.0, 0.0), case(0.0, 0.01), case(0.9, 0.01)]
     }
 
     fn adam_cases(len: usize) -> [Adam; 3] {
-        let case = |weight_decay, decoupled| Adam {
-            len,
-            learning_rate: 0.01,
-            beta1: 0.9,
-            beta2: 0.999,
-            eps: 1e-8,
-            weight_decay,
-            decoupled,
+        let case = |weight_decay, decoupled| {
+            let options = AdamOptions {
+                learning_rate: 0.01,
+                beta1: 0.9,
+                beta2: 0.999,
+                eps: 1e-8,
+                weight_decay,
+                decoupled,
+            };
+            Adam { len, options }
         };
         [case(0.0, false), case(0.1, false), case(0.1, true)]
     }
@@ -187,7 +232,7 @@ mod tests {
     fn run_sgd(dims: &Sgd, threads: &Threads) -> Vec<Vec<f32>> {
         let (mut param, mut momentum) = (random(dims.len, 1), vec![0.0; dims.len]);
         for step in 1..=STEPS {
-            let buffer = (dims.momentum != 0.0).then_some(&mut momentum[..]);
+            let buffer = (dims.options.momentum != 0.0).then_some(&mut momentum[..]);
             sgd(
                 dims,
                 &mut param,
@@ -225,10 +270,10 @@ mod tests {
         let element = |i: usize| {
             let (mut p, mut m) = (f64::from(random(dims.len, 1)[i]), 0.0);
             for step in 1..=STEPS {
-                let g =
-                    f64::from(random(dims.len, 10 + step)[i]) + f64::from(dims.weight_decay) * p;
-                m = f64::from(dims.momentum) * m + g;
-                p -= f64::from(dims.learning_rate) * m;
+                let g = f64::from(random(dims.len, 10 + step)[i])
+                    + f64::from(dims.options.weight_decay) * p;
+                m = f64::from(dims.options.momentum) * m + g;
+                p -= f64::from(dims.options.learning_rate) * m;
             }
             p
         };
@@ -236,13 +281,16 @@ mod tests {
     }
 
     fn reference_adam(dims: &Adam) -> Vec<f64> {
-        let (beta1, beta2) = (dims.beta1, dims.beta2);
-        let (rate, decay) = (f64::from(dims.learning_rate), f64::from(dims.weight_decay));
+        let (beta1, beta2) = (dims.options.beta1, dims.options.beta2);
+        let (rate, decay) = (
+            f64::from(dims.options.learning_rate),
+            f64::from(dims.options.weight_decay),
+        );
         let element = |i: usize| {
             let (mut p, mut m, mut v) = (f64::from(random(dims.len, 1)[i]), 0.0, 0.0);
             for step in 1..=STEPS {
                 let mut g = f64::from(random(dims.len, 10 + step)[i]);
-                if dims.decoupled {
+                if dims.options.decoupled {
                     p *= 1.0 - rate * decay;
                 } else {
                     g += decay * p;
@@ -253,7 +301,7 @@ mod tests {
                     m / (1.0 - beta1.powi(step as i32)),
                     v / (1.0 - beta2.powi(step as i32)),
                 );
-                p -= rate * m_hat / (v_hat.sqrt() + f64::from(dims.eps));
+                p -= rate * m_hat / (v_hat.sqrt() + f64::from(dims.options.eps));
             }
             p
         };

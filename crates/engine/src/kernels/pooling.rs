@@ -5,10 +5,12 @@
 //! nothing is scattered. Max pooling pads with `-∞`, takes the first maximum and lets NaN win, and
 //! average pooling counts padding as zeros, as in PyTorch.
 
+use super::KernelError;
 use super::lanes::vectorised;
 use super::tasks::chunks_mut2;
 use crate::Threads;
-use rekindle_program::op::{Pooling, Window};
+use crate::dispatch::{Call, Kernel};
+use rekindle_program::op::{AvgPool, AvgPoolDx, MaxPool, MaxPoolDx, Pooling, Window};
 use std::hint::select_unpredictable;
 use std::ops::Range;
 
@@ -17,30 +19,74 @@ const CHUNK: usize = 64;
 /// Channels of a maximum at a time: two registers of values and two of positions.
 const LANES: usize = 16;
 
-/// Most positions of a max-pooling window: the position of the maximum is kept in a `u8`.
-const POSITIONS: usize = 255;
+impl Kernel for MaxPool {
+    fn scratch(&self, _: usize) -> usize {
+        0
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        max_pool(
+            &self.0,
+            call.read(0),
+            call.write(0),
+            call.write(1),
+            call.threads,
+        );
+        Ok(())
+    }
+}
+
+impl Kernel for MaxPoolDx {
+    fn scratch(&self, _: usize) -> usize {
+        0
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        max_pool_dx(
+            &self.0,
+            call.read(0),
+            call.read(1),
+            call.write(0),
+            call.threads,
+        );
+        Ok(())
+    }
+}
+
+impl Kernel for AvgPool {
+    fn scratch(&self, _: usize) -> usize {
+        0
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        avg_pool(&self.0, call.read(0), call.write(0), call.threads);
+        Ok(())
+    }
+}
+
+impl Kernel for AvgPoolDx {
+    fn scratch(&self, _: usize) -> usize {
+        0
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        avg_pool_dx(&self.0, call.read(0), call.write(0), call.threads);
+        Ok(())
+    }
+}
 
 /// `max_pool`: `x → y, index`.
-///
-/// # Panics
-/// If the window has more than 255 positions.
-pub fn max_pool(dims: &Pooling, x: &[f32], y: &mut [f32], index: &mut [u8], threads: &Threads) {
-    let window = &dims.window;
+fn max_pool(dims: &Pooling, x: &[f32], y: &mut [f32], index: &mut [u8], threads: &Threads) {
     assert_forward_lengths(dims, x, y);
     assert_eq!(y.len(), index.len(), "operand lengths");
-    let positions = window.kernel[0] * window.kernel[1];
-    assert!(
-        positions <= POSITIONS,
-        "a max pooling of {positions} positions, over {POSITIONS}"
-    );
-    let row = window.out_width() * dims.channels;
+    let row = dims.window.out_width() * dims.channels;
     chunks_mut2(threads, (y, row), (index, row), |task, y, index| {
         max_row(dims, task, x, y, index);
     });
 }
 
 /// `max_pool_dx`: `dy, index → dx`.
-pub fn max_pool_dx(dims: &Pooling, dy: &[f32], index: &[u8], dx: &mut [f32], threads: &Threads) {
+fn max_pool_dx(dims: &Pooling, dy: &[f32], index: &[u8], dx: &mut [f32], threads: &Threads) {
     assert_forward_lengths(dims, dx, dy);
     assert_eq!(dy.len(), index.len(), "operand lengths");
     let row = dims.window.width * dims.channels;
@@ -48,14 +94,14 @@ pub fn max_pool_dx(dims: &Pooling, dy: &[f32], index: &[u8], dx: &mut [f32], thr
 }
 
 /// `avg_pool`: `x → y`.
-pub fn avg_pool(dims: &Pooling, x: &[f32], y: &mut [f32], threads: &Threads) {
+fn avg_pool(dims: &Pooling, x: &[f32], y: &mut [f32], threads: &Threads) {
     assert_forward_lengths(dims, x, y);
     let row = dims.window.out_width() * dims.channels;
     threads.chunks_mut(y, row, &|task, y| avg_row(dims, task, x, y));
 }
 
 /// `avg_pool_dx`: `dy → dx`.
-pub fn avg_pool_dx(dims: &Pooling, dy: &[f32], dx: &mut [f32], threads: &Threads) {
+fn avg_pool_dx(dims: &Pooling, dy: &[f32], dx: &mut [f32], threads: &Threads) {
     assert_forward_lengths(dims, dx, dy);
     let row = dims.window.width * dims.channels;
     threads.chunks_mut(dx, row, &|task, dx| avg_dx_row(dims, task, dy, dx));
@@ -135,7 +181,7 @@ vectorised! {
         let (image, oh) = (row / vertical.out_len, row % vertical.out_len);
         let channels = dims.channels;
         // The window's elements of channel 0, and their positions.
-        let mut taps = [(0, 0); POSITIONS];
+        let mut taps = [(0, 0); MaxPool::MAX_POSITIONS];
         let outputs = y.chunks_exact_mut(channels).zip(index.chunks_exact_mut(channels));
         for (ow, (y, index)) in outputs.enumerate() {
             let mut count = 0;
@@ -292,6 +338,7 @@ mod tests {
             case(2, 6, 5, [3, 2], [1, 3], [1, 1], 45),
             case(1, 11, 4, [2, 2], [3, 3], [0, 0], 8), // Pixels that no window covers.
             case(3, 7, 7, [7, 7], [1, 1], [0, 0], 33),
+            case(1, 17, 16, [16, 16], [1, 1], [0, 0], 5), // As many positions as a byte names.
         ]
     }
 

@@ -3,14 +3,44 @@
 //! Each row is shifted by its maximum, so no exponential overflows. A row stays in the first-level
 //! cache for its three passes. A row of `-∞` alone gives NaN, as in PyTorch.
 
+use super::KernelError;
 use super::lanes::{maximum, sum, sums, vectorised};
 use super::math::exp;
 use super::tasks::rows_per_task;
 use crate::Threads;
-use rekindle_program::op::{Mask, Softmax};
+use crate::dispatch::{Call, Kernel};
+use rekindle_program::op::{Mask, Softmax, SoftmaxDx};
+
+impl Kernel for Softmax {
+    fn scratch(&self, _: usize) -> usize {
+        0
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        softmax(self, call.read(0), call.write(0), call.threads);
+        Ok(())
+    }
+}
+
+impl Kernel for SoftmaxDx {
+    fn scratch(&self, _: usize) -> usize {
+        0
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        softmax_dx(
+            &self.0,
+            call.read(0),
+            call.read(1),
+            call.write(0),
+            call.threads,
+        );
+        Ok(())
+    }
+}
 
 /// `softmax`: `x → y`.
-pub fn softmax(dims: &Softmax, x: &[f32], y: &mut [f32], threads: &Threads) {
+fn softmax(dims: &Softmax, x: &[f32], y: &mut [f32], threads: &Threads) {
     assert_eq!((x.len(), y.len()), operand_lengths(dims), "operand lengths");
     let rows = rows_per_task(dims.cols);
     threads.chunks_mut(y, rows * dims.cols.max(1), &|task, y| {
@@ -20,7 +50,7 @@ pub fn softmax(dims: &Softmax, x: &[f32], y: &mut [f32], threads: &Threads) {
 }
 
 /// `softmax_dx`: `y, dy → dx`: `dx = y · (dy - Σ y · dy)`.
-pub fn softmax_dx(dims: &Softmax, y: &[f32], dy: &[f32], dx: &mut [f32], threads: &Threads) {
+fn softmax_dx(dims: &Softmax, y: &[f32], dy: &[f32], dx: &mut [f32], threads: &Threads) {
     assert_eq!(
         (y.len(), dx.len()),
         operand_lengths(dims),

@@ -1,25 +1,34 @@
 //! The sum over rows: the gradient of a bias.
 
+use super::KernelError;
 use super::columns::{CHUNK, Terms, join, rows_per_task, sum_terms, tasks};
 use super::lanes::vectorised;
 use crate::Threads;
+use crate::dispatch::{Call, Kernel};
+use rekindle_program::op::SumRows;
 
-/// Scratch of [`sum_rows`], in elements.
-pub fn sum_rows_scratch(rows: usize, cols: usize) -> usize {
-    tasks(rows) * cols
+impl Kernel for SumRows {
+    fn scratch(&self, _: usize) -> usize {
+        tasks(self.rows) * self.cols
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        sum_rows(
+            self,
+            call.read(0),
+            call.write(0),
+            call.scratch(),
+            call.threads,
+        );
+        Ok(())
+    }
 }
 
 /// `sum_rows`: `x: [rows, cols] → sum over rows: [cols]`.
-pub fn sum_rows(
-    rows: usize,
-    cols: usize,
-    x: &[f32],
-    y: &mut [f32],
-    scratch: &mut [f32],
-    threads: &Threads,
-) {
+fn sum_rows(dims: &SumRows, x: &[f32], y: &mut [f32], scratch: &mut [f32], threads: &Threads) {
+    let &SumRows { rows, cols } = dims;
     assert_eq!((x.len(), y.len()), (rows * cols, cols), "operand lengths");
-    let partials = &mut scratch[..sum_rows_scratch(rows, cols)];
+    let partials = &mut scratch[..dims.scratch(threads.count())];
     let elements = rows_per_task(rows) * cols;
     threads.chunks_mut(partials, cols.max(1), &|task, partial| {
         let end = x.len().min((task + 1) * elements);
@@ -62,9 +71,10 @@ mod tests {
     ];
 
     fn run(rows: usize, cols: usize, x: &[f32], threads: &Threads) -> Vec<f32> {
+        let dims = SumRows { rows, cols };
         let mut y = vec![f32::NAN; cols];
-        let mut scratch = vec![f32::NAN; sum_rows_scratch(rows, cols)];
-        sum_rows(rows, cols, x, &mut y, &mut scratch, threads);
+        let mut scratch = vec![f32::NAN; dims.scratch(1)];
+        sum_rows(&dims, x, &mut y, &mut scratch, threads);
         y
     }
 

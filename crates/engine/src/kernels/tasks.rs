@@ -14,6 +14,22 @@ pub(crate) fn rows_per_task(cols: usize) -> usize {
     (TASK_ELEMENTS / cols.max(1)).max(1)
 }
 
+/// Calls `work(chunks of xs, chunk of y)` for all tasks of an op that maps elements one by one.
+pub(crate) fn map_elements<const N: usize>(
+    threads: &Threads,
+    xs: [&[f32]; N],
+    y: &mut [f32],
+    work: impl Fn([&[f32]; N], &mut [f32]) + Sync,
+) {
+    for x in xs {
+        assert_eq!(x.len(), y.len(), "operand lengths");
+    }
+    threads.chunks_mut(y, TASK_ELEMENTS, &|task, y| {
+        let start = task * TASK_ELEMENTS;
+        work(xs.map(|x| &x[start..start + y.len()]), y);
+    });
+}
+
 /// Calls `work(task, chunk of a, chunk of b)` for chunks of the given lengths, cut in step.
 ///
 /// # Panics

@@ -13,8 +13,8 @@
 
 use rekindle_engine::StepContext;
 use rekindle_program::op::{
-    BatchNormState, ConvOptions, CrossEntropy, Gelu, HeadOperand, Heads, Mask, PoolOptions, Then,
-    Transpose,
+    BatchNormState, ConvOptions, CrossEntropy, GeluKind, HeadOperand, Heads, Mask, PoolOptions,
+    Then, Transpose,
 };
 use rekindle_program::random::Stream;
 use rekindle_program::{Builder, DType, Init, ProgramError, Var};
@@ -292,7 +292,7 @@ fn batch_norm_with_two_gradients() {
             let y = case.b.batch_norm("bn", &x, &state, then)?;
             let (p, q) = (
                 case.b.scale("p", &y, 2.0)?,
-                case.b.gelu("q", &y, Gelu::Erf)?,
+                case.b.gelu("q", &y, GeluKind::Erf)?,
             );
             case.b.add("y", &p, &q)
         });
@@ -315,7 +315,7 @@ fn maps() {
         let x = case.spaced(&[37]);
         case.b.relu("y", &x)
     });
-    for kind in [Gelu::Erf, Gelu::Tanh] {
+    for kind in [GeluKind::Erf, GeluKind::Tanh] {
         check(&format!("{kind:?}"), |case| {
             let x = case.normal(&[37]);
             case.b.gelu("y", &x, kind)
@@ -380,7 +380,7 @@ fn moves() {
     check("split and concat", |case| {
         let x = case.normal(&[4, 6]);
         let parts = case.b.split("parts", &x, 3)?;
-        let mapped = case.b.gelu("mapped", &parts[2], Gelu::Erf)?;
+        let mapped = case.b.gelu("mapped", &parts[2], GeluKind::Erf)?;
         case.b.concat("y", &[&mapped, &parts[0], &mapped])
     });
 }

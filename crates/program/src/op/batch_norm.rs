@@ -1,7 +1,9 @@
 //! Batch normalisation, with what follows it in a residual network.
 
-use super::Op;
+use super::facts::{Derivative, Effects, Facts, Operation};
+use super::{Operand, Shapes};
 use crate::autodiff::Rule;
+use crate::builder::wrong_shape;
 use crate::{Builder, DType, ProgramError, Var};
 
 /// What a batch-norm does after normalising.
@@ -15,25 +17,43 @@ pub enum Tail {
     AddRelu,
 }
 
-/// Batch normalisation over the rows of `x: [rows, channels]`, in training mode.
-///
-/// `batch_norm_stats`: `x → stats` (`[2, channels]`: mean, biased variance);
-/// `batch_norm`: `x, stats, gamma, beta [, residual] → y`;
-/// `batch_norm_update`: `stats, running_mean*, running_var*, batches*` (`batches` is `i64[1]`; the
-/// running variance takes the unbiased one), may run once;
-/// `batch_norm_dx`: `x, stats, gamma [, beta if Relu] [, y if AddRelu], dy [, dy2] →
-/// dx, dgamma, dbeta [, dresidual if AddRelu]`. The gradient of `y` is `dy` or `dy + dy2`.
-/// `Relu` recomputes its mask from `x` with the very arithmetic of the forward kernel.
+/// `batch_norm`: `x, stats, gamma, beta [, residual] → y` over the rows of `x: [rows, channels]`,
+/// in training mode.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BatchNorm {
     /// Pixels of all images.
     pub rows: usize,
-    /// Channels.
+    /// How many channels there are; each is normalised by itself.
     pub channels: usize,
-    /// Added to the variance.
+    /// What is added to the variance, so that its root is never zero.
     pub eps: f32,
-    /// What follows.
+    /// What follows the normalisation.
     pub tail: Tail,
+}
+
+/// `batch_norm_stats`: `x → stats` (`[2, channels]`: mean, biased variance).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BatchNormStats(pub BatchNorm);
+
+/// `batch_norm_update`: `stats, running_mean*, running_var*, batches*`. `batches` is `i64[1]`, and
+/// the running variance takes the unbiased one. May run once.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BatchNormUpdate {
+    /// The batch-norm whose statistics these are.
+    pub norm: BatchNorm,
+    /// As PyTorch's: `running = (1 - momentum) · running + momentum · batch`.
+    pub momentum: f32,
+}
+
+/// `batch_norm_dx`: `x, stats, gamma [, beta if Relu] [, y if AddRelu], dy [, dy2] →
+/// dx, dgamma, dbeta [, dresidual if AddRelu]`. The gradient of `y` is `dy` or `dy + dy2`.
+/// `Relu` recomputes its mask from `x` with the very arithmetic of the forward kernel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BatchNormDx {
+    /// The batch-norm whose gradient this is.
+    pub norm: BatchNorm,
+    /// Whether the gradient of `y` comes in two summands.
+    pub two: bool,
 }
 
 /// What a batch-norm reads and updates besides the data.
@@ -49,7 +69,7 @@ pub struct BatchNormState {
     pub running_var: Var,
     /// How many batches went into them: `i64[1]`.
     pub batches: Var,
-    /// Added to the variance.
+    /// What is added to the variance, so that its root is never zero.
     pub eps: f32,
     /// The share of the new batch in the running statistics.
     pub momentum: f32,
@@ -101,6 +121,9 @@ impl Builder {
             self.expect_shape(&name, operand, var, &[channels])?;
         }
         self.expect_type(&name, "batches", &state.batches, DType::I64)?;
+        if state.batches.len() != 1 {
+            return Err(wrong_shape(&name, "batches", "[1]".into(), &state.batches));
+        }
         if let Then::AddRelu(residual) = then {
             self.expect_shape(&name, "residual", residual, x.shape())?;
         }
@@ -129,12 +152,10 @@ impl Builder {
         then: Then<'_>,
         norm: BatchNorm,
     ) -> Result<Var, ProgramError> {
-        let op = Op::BatchNormStats(norm);
+        let op = BatchNormStats(norm);
         let stats = self.forward_one(format!("{name}.stats"), op, &[x], vec![2, norm.channels])?;
-        let op = Op::BatchNormUpdate {
-            norm,
-            momentum: state.momentum,
-        };
+        let momentum = state.momentum;
+        let op = BatchNormUpdate { norm, momentum };
         let reads = [
             &stats,
             &state.running_mean,
@@ -146,12 +167,77 @@ impl Builder {
         if let Then::AddRelu(residual) = then {
             reads.push(residual);
         }
-        self.forward_one(name, Op::BatchNorm(norm), &reads, x.shape().to_vec())
+        self.forward_one(name, norm, &reads, x.shape().to_vec())
     }
 }
 
+impl Operation for BatchNormStats {
+    const FACTS: Facts<BatchNormStats> = Facts {
+        name: "batch_norm_stats",
+        shapes: |BatchNormStats(norm)| Shapes::f32([norm.len()], [2 * norm.channels]),
+        effect: Effects::Pure,
+        flops: |_| 0,
+        // The gradient through the statistics is part of the batch-norm's own rule.
+        derivative: Derivative::None,
+    };
+}
+
+impl Operation for BatchNorm {
+    const FACTS: Facts<BatchNorm> = Facts {
+        name: "batch_norm",
+        shapes: |op| {
+            let (len, c) = (op.len(), op.channels);
+            Shapes::f32([len, 2 * c, c, c], [len]).and_read(op.tail == Tail::AddRelu, len)
+        },
+        effect: Effects::Pure,
+        flops: |_| 0,
+        derivative: Derivative::SumRule(BatchNorm::gradient),
+    };
+}
+
+impl Operation for BatchNormUpdate {
+    const FACTS: Facts<BatchNormUpdate> = Facts {
+        name: "batch_norm_update",
+        shapes: |op| {
+            let [stats, running] = [2, 1].map(|n| Operand::F32(n * op.norm.channels));
+            Shapes::new([stats, running, running, Operand::I64(1)], [])
+        },
+        effect: Effects::Once {
+            updates: |_| &[1, 2, 3],
+        },
+        flops: |_| 0,
+        derivative: Derivative::None,
+    };
+}
+
+impl Operation for BatchNormDx {
+    const FACTS: Facts<BatchNormDx> = Facts {
+        name: "batch_norm_dx",
+        shapes: |BatchNormDx { norm, two }| {
+            let (len, c) = (norm.len(), norm.channels);
+            let mut shapes = Shapes::f32([len, 2 * c, c], [len, c, c])
+                .and_read(norm.tail == Tail::Relu, c)
+                .and_read(norm.tail == Tail::AddRelu, len)
+                .and_read(true, len)
+                .and_read(*two, len);
+            if norm.tail == Tail::AddRelu {
+                shapes.writes.push(Operand::F32(len));
+            }
+            shapes
+        },
+        effect: Effects::Pure,
+        flops: |_| 0,
+        derivative: Derivative::None,
+    };
+}
+
 impl BatchNorm {
-    pub(crate) fn gradient(self, rule: &mut Rule<'_>) -> Result<(), ProgramError> {
+    /// How many elements `x` has.
+    fn len(&self) -> usize {
+        self.rows * self.channels
+    }
+
+    fn gradient(&self, rule: &mut Rule<'_>) -> Result<(), ProgramError> {
         let [x, stats, gamma, beta] = [0, 1, 2, 3].map(|k| rule.read(k));
         let mut reads = vec![x, stats, gamma];
         let mut like = vec![x, gamma, beta];
@@ -164,7 +250,8 @@ impl BatchNorm {
             }
         }
         reads.extend_from_slice(rule.gradients(0));
-        let written = rule.emit("dx", Op::BatchNormDx(self), reads, &like)?;
+        let (norm, two) = (*self, rule.gradients(0).len() == 2);
+        let written = rule.emit("dx", BatchNormDx { norm, two }, reads, &like)?;
         rule.give(2, written[1])?;
         rule.give(3, written[2])?;
         if self.tail == Tail::AddRelu {

@@ -1,10 +1,11 @@
 //! Convolution.
 
-use super::{Op, Window};
+use super::facts::{Derivative, Effects, Facts, Operation};
+use super::{Shapes, SumRows, Window};
 use crate::autodiff::Rule;
 use crate::{Builder, ProgramError, Var};
 
-/// `conv`: `x, w [, bias] → y`; `conv_dx`: `dy, w → dx`; `conv_dw`: `x, dy → dw`.
+/// `conv`: `x, w [, bias] → y`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Conv {
     /// The image and the window.
@@ -13,11 +14,19 @@ pub struct Conv {
     pub in_channels: usize,
     /// Channels of `y`.
     pub out_channels: usize,
-    /// Groups; both channel counts are multiples of it.
+    /// Into how many groups the channels fall; both channel counts are multiples of it.
     pub groups: usize,
-    /// Whether a bias is read (forward only).
+    /// Whether a bias is read.
     pub bias: bool,
 }
+
+/// `conv_dx`: `dy, w → dx`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ConvDx(pub Conv);
+
+/// `conv_dw`: `x, dy → dw`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ConvDw(pub Conv);
 
 /// How a convolution moves over the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +35,7 @@ pub struct ConvOptions {
     pub stride: [usize; 2],
     /// Vertical and horizontal zero padding, on both sides.
     pub padding: [usize; 2],
-    /// Groups; both channel counts are multiples of it.
+    /// Into how many groups the channels fall; both channel counts are multiples of it.
     pub groups: usize,
 }
 
@@ -86,33 +95,92 @@ impl Builder {
             self.expect_shape(&name, "bias", bias, &[out_channels])?;
             reads.push(bias);
         }
-        let op = Op::Conv(Conv {
+        let op = Conv {
             window,
             in_channels,
             out_channels,
             groups,
             bias: bias.is_some(),
-        });
+        };
         self.forward_one(name, op, &reads, window.out_shape(out_channels))
     }
 }
 
+impl Operation for Conv {
+    const FACTS: Facts<Conv> = Facts {
+        name: "conv",
+        shapes: |op| {
+            let [x, w, y] = op.sizes();
+            Shapes::f32([x, w], [y]).and_read(op.bias, op.out_channels)
+        },
+        effect: Effects::Pure,
+        flops: Conv::flops,
+        derivative: Derivative::Rule(Conv::gradient),
+    };
+}
+
+impl Operation for ConvDx {
+    const FACTS: Facts<ConvDx> = Facts {
+        name: "conv_dx",
+        shapes: |op| {
+            let [x, w, y] = op.0.sizes();
+            Shapes::f32([y, w], [x])
+        },
+        effect: Effects::Pure,
+        flops: |op| op.0.flops(),
+        derivative: Derivative::None,
+    };
+}
+
+impl Operation for ConvDw {
+    const FACTS: Facts<ConvDw> = Facts {
+        name: "conv_dw",
+        shapes: |op| {
+            let [x, w, y] = op.0.sizes();
+            Shapes::f32([x, y], [w])
+        },
+        effect: Effects::Pure,
+        flops: |op| op.0.flops(),
+        derivative: Derivative::None,
+    };
+}
+
 impl Conv {
-    pub(crate) fn gradient(self, rule: &mut Rule<'_>) -> Result<(), ProgramError> {
+    /// How many elements `x`, `w` and `y` have.
+    fn sizes(&self) -> [usize; 3] {
+        let Conv {
+            window,
+            in_channels,
+            out_channels,
+            groups,
+            ..
+        } = self;
+        let w = window.kernel[0] * window.kernel[1] * (in_channels / groups) * out_channels;
+        let x = window.in_pixels() * in_channels;
+        [x, w, window.out_pixels() * out_channels]
+    }
+
+    /// Each weight meets each pixel of the result once, also in both gradients.
+    fn flops(&self) -> u64 {
+        let [_, weights, _] = self.sizes();
+        2 * self.window.out_pixels() as u64 * weights as u64
+    }
+
+    fn gradient(&self, rule: &mut Rule<'_>) -> Result<(), ProgramError> {
         let (x, weight, dy) = (rule.read(0), rule.read(1), rule.dy());
-        let dims = Conv {
+        let plain = Conv {
             bias: false,
-            ..self
+            ..*self
         };
         if rule.wants(1) {
-            rule.emit_for(1, "dw", Op::ConvDw(dims), vec![x, dy])?;
+            rule.emit_for(1, "dw", ConvDw(plain), vec![x, dy])?;
         }
         if self.bias && rule.wants(2) {
             let (rows, cols) = (self.window.out_pixels(), self.out_channels);
-            rule.emit_for(2, "db", Op::SumRows { rows, cols }, vec![dy])?;
+            rule.emit_for(2, "db", SumRows { rows, cols }, vec![dy])?;
         }
         if rule.wants(0) {
-            rule.emit_for(0, "dx", Op::ConvDx(dims), vec![dy, weight])?;
+            rule.emit_for(0, "dx", ConvDx(plain), vec![dy, weight])?;
         }
         Ok(())
     }

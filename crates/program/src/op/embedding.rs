@@ -1,20 +1,28 @@
 //! Embedding: rows of a table.
 
-use super::Op;
+use super::facts::{Derivative, Effects, Facts, Operation};
+use super::{Operand, Shapes};
 use crate::autodiff::Rule;
 use crate::{Builder, DType, ProgramError, Var};
 
-/// `embedding`: `ids, table → y`; `embedding_dw`: `ids, dy [, base] → dtable`, which starts from
-/// `base` or zero and adds the rows of `dy` in their order.
+/// `embedding`: `ids, table → y`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Embedding {
-    /// Ids.
+    /// How many ids there are; each gives a row of `y`.
     pub rows: usize,
     /// Rows of the table.
     pub vocab: usize,
     /// Columns of the table.
     pub cols: usize,
-    /// Whether a base is read (backward only).
+}
+
+/// `embedding_dw`: `ids, dy [, base] → dtable`, which starts from `base` or zero and adds the rows
+/// of `dy` in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct EmbeddingDw {
+    /// The sizes of the forward op.
+    pub of: Embedding,
+    /// Whether a base is read.
     pub base: bool,
 }
 
@@ -27,29 +35,49 @@ impl Builder {
         let name = self.scoped(name);
         self.expect_type(&name, "ids", ids, DType::I64)?;
         let [vocab, cols] = self.expect_axes(&name, "table", table, ["vocab", "columns"])?;
-        let op = Op::Embedding(Embedding {
-            rows: ids.len(),
-            vocab,
-            cols,
-            base: false,
-        });
+        let rows = ids.len();
+        let op = Embedding { rows, vocab, cols };
         let mut shape = ids.shape().to_vec();
         shape.push(cols);
         self.forward_one(name, op, &[ids, table], shape)
     }
 }
 
+impl Operation for Embedding {
+    const FACTS: Facts<Embedding> = Facts {
+        name: "embedding",
+        shapes: |op| {
+            let (ids, table) = (Operand::I64(op.rows), Operand::F32(op.vocab * op.cols));
+            Shapes::new([ids, table], [Operand::F32(op.rows * op.cols)])
+        },
+        effect: Effects::Pure,
+        flops: |_| 0,
+        derivative: Derivative::Rule(Embedding::gradient),
+    };
+}
+
+impl Operation for EmbeddingDw {
+    const FACTS: Facts<EmbeddingDw> = Facts {
+        name: "embedding_dw",
+        shapes: |EmbeddingDw { of, base }| {
+            let (ids, dy) = (Operand::I64(of.rows), Operand::F32(of.rows * of.cols));
+            let table = of.vocab * of.cols;
+            Shapes::new([ids, dy], [Operand::F32(table)]).and_read(*base, table)
+        },
+        effect: Effects::Pure,
+        flops: |_| 0,
+        derivative: Derivative::None,
+    };
+}
+
 impl Embedding {
     /// What has arrived for the table is the base to which the rows are added: a tied decoder's
     /// dense gradient is not copied, and there is never a second table-sized gradient.
-    pub(crate) fn gradient(self, rule: &mut Rule<'_>) -> Result<(), ProgramError> {
+    fn gradient(&self, rule: &mut Rule<'_>) -> Result<(), ProgramError> {
         let mut reads = vec![rule.read(0), rule.dy()];
         let base = rule.take(1);
         reads.extend(base);
-        let op = Op::EmbeddingDw(Embedding {
-            base: base.is_some(),
-            ..self
-        });
-        rule.emit_for(1, "dw", op, reads)
+        let (of, base) = (*self, base.is_some());
+        rule.emit_for(1, "dw", EmbeddingDw { of, base }, reads)
     }
 }

@@ -1,6 +1,7 @@
 //! Products of matrices for each head of an attention.
 
-use super::Op;
+use super::Shapes;
+use super::facts::{Derivative, Effects, Facts, Operation};
 use super::matmul::{GradientProduct, gradient_products};
 use crate::autodiff::Rule;
 use crate::{Builder, ProgramError, Var};
@@ -95,7 +96,7 @@ impl Builder {
         let (rows, cols) = stored(k, n, b.transposed);
         let expected = b.heads.order([batch, count, rows, cols]);
         self.expect_shape(&name, "b", b.var, &expected)?;
-        let op = Op::HeadMatmul(HeadMatmul {
+        let op = HeadMatmul {
             batch,
             heads: count,
             m,
@@ -107,31 +108,40 @@ impl Builder {
             transpose_a: a.transposed,
             transpose_b: b.transposed,
             alpha,
-        });
+        };
         let shape = heads.order([batch, count, m, n]).to_vec();
         self.forward_one(name, op, &[a.var, b.var], shape)
     }
 }
 
+impl Operation for HeadMatmul {
+    const FACTS: Facts<HeadMatmul> = Facts {
+        name: "head_matmul",
+        shapes: |op| {
+            let (all, [m, n, k]) = (op.batch * op.heads, [op.m, op.n, op.k]);
+            Shapes::f32([all * m * k, all * k * n], [all * m * n])
+        },
+        effect: Effects::Pure,
+        flops: |op| 2 * (op.batch * op.heads) as u64 * (op.m * op.n) as u64 * op.k as u64,
+        derivative: Derivative::Rule(HeadMatmul::gradient),
+    };
+}
+
 impl HeadMatmul {
-    pub(crate) fn gradient(self, rule: &mut Rule<'_>) -> Result<(), ProgramError> {
-        let operands = [rule.read(0), rule.read(1), rule.dy()];
+    fn gradient(&self, rule: &mut Rule<'_>) -> Result<(), ProgramError> {
         let transposed = [self.transpose_a, self.transpose_b];
         let [da, db] = gradient_products([self.m, self.n, self.k], transposed);
-        let reads = |product: GradientProduct| product.factors.map(|f| operands[f]).to_vec();
         if rule.wants(1) {
-            let op = Op::HeadMatmul(self.product(db, self.b));
-            rule.emit_for(1, "db", op, reads(db))?;
+            rule.emit_for(1, "db", self.product(db, self.b), db.reads(rule))?;
         }
         if rule.wants(0) {
-            let op = Op::HeadMatmul(self.product(da, self.a));
-            rule.emit_for(0, "da", op, reads(da))?;
+            rule.emit_for(0, "da", self.product(da, self.a), da.reads(rule))?;
         }
         Ok(())
     }
 
     /// This gradient for each head, laid out as `c` says.
-    fn product(self, gradient: GradientProduct, c: Heads) -> HeadMatmul {
+    fn product(&self, gradient: GradientProduct, c: Heads) -> HeadMatmul {
         let [m, n, k] = gradient.sizes;
         let [a, b] = gradient.factors.map(|f| [self.a, self.b, self.c][f]);
         let [transpose_a, transpose_b] = gradient.transposed;
@@ -144,7 +154,7 @@ impl HeadMatmul {
             c,
             transpose_a,
             transpose_b,
-            ..self
+            ..*self
         }
     }
 }

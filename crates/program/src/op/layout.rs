@@ -1,6 +1,7 @@
 //! Moving elements: permuting axes, splitting and joining columns.
 
-use super::Op;
+use super::facts::{Derivative, Effects, Facts, Operation};
+use super::{Operand, Shapes};
 use crate::autodiff::Rule;
 use crate::{Builder, DType, ProgramError, Var};
 
@@ -13,16 +14,20 @@ pub struct Permute {
     pub order: [usize; 4],
 }
 
-/// `split`: `x: [rows, parts · cols] → parts × [rows, cols]`; `concat` is its inverse.
+/// `split`: `x: [rows, parts · cols] → parts × [rows, cols]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Split {
-    /// Rows.
+    /// Rows of `x` and of each part.
     pub rows: usize,
     /// Number of parts.
     pub parts: usize,
     /// Columns of each part.
     pub cols: usize,
 }
+
+/// `concat`: `parts × [rows, cols] → y: [rows, parts · cols]`, the inverse of [`Split`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Concat(pub Split);
 
 impl Split {
     /// The most parts; a kernel holds a slice of each.
@@ -45,7 +50,7 @@ impl Builder {
                 found: format!("{order:?}"),
             });
         }
-        let op = Op::Permute(Permute { shape, order });
+        let op = Permute { shape, order };
         let to = order.map(|axis| shape[axis]).to_vec();
         self.forward_one(name, op, &[x], to)
     }
@@ -70,7 +75,7 @@ impl Builder {
             });
         }
         let (rows, cols) = (x.rows(), x.cols() / parts);
-        let op = Op::Split(Split { rows, parts, cols });
+        let op = Split { rows, parts, cols };
         let part = (x.with_cols(cols), DType::F32);
         self.forward(name, op, &[x], vec![part; parts])
     }
@@ -93,26 +98,75 @@ impl Builder {
             self.expect_shape(&name, "x", x, first.shape())?;
         }
         let (rows, parts, cols) = (first.rows(), xs.len(), first.cols());
-        let op = Op::Concat(Split { rows, parts, cols });
+        let op = Concat(Split { rows, parts, cols });
         self.forward_one(name, op, xs, first.with_cols(parts * cols))
     }
 }
 
+impl Operation for Permute {
+    const FACTS: Facts<Permute> = Facts {
+        name: "permute",
+        shapes: |op| {
+            let len = op.shape.iter().product();
+            Shapes::f32([len], [len])
+        },
+        effect: Effects::Pure,
+        flops: |_| 0,
+        derivative: Derivative::Rule(|op, rule| {
+            rule.emit_for(0, "dx", op.inverse(), vec![rule.dy()])
+        }),
+    };
+}
+
+impl Operation for Split {
+    const FACTS: Facts<Split> = Facts {
+        name: "split",
+        shapes: |op| Shapes {
+            reads: vec![op.whole()],
+            writes: vec![op.part(); op.parts],
+        },
+        effect: Effects::Pure,
+        flops: |_| 0,
+        derivative: Derivative::Rule(Split::gradient),
+    };
+}
+
+impl Operation for Concat {
+    const FACTS: Facts<Concat> = Facts {
+        name: "concat",
+        shapes: |Concat(op)| Shapes {
+            reads: vec![op.part(); op.parts],
+            writes: vec![op.whole()],
+        },
+        effect: Effects::Pure,
+        flops: |_| 0,
+        derivative: Derivative::Rule(Concat::gradient),
+    };
+}
+
 impl Permute {
-    pub(crate) fn gradient(self, rule: &mut Rule<'_>) -> Result<(), ProgramError> {
+    /// The permutation that undoes this one.
+    fn inverse(&self) -> Permute {
         let mut order = [0; 4];
         for (to, &from) in self.order.iter().enumerate() {
             order[from] = to;
         }
         let shape = self.order.map(|axis| self.shape[axis]);
-        let dy = rule.dy();
-        rule.emit_for(0, "dx", Op::Permute(Permute { shape, order }), vec![dy])
+        Permute { shape, order }
     }
 }
 
 impl Split {
+    fn whole(&self) -> Operand {
+        Operand::F32(self.rows * self.parts * self.cols)
+    }
+
+    fn part(&self) -> Operand {
+        Operand::F32(self.rows * self.cols)
+    }
+
     /// A part that nothing reads has a gradient of zeros.
-    pub(crate) fn split_gradient(self, rule: &mut Rule<'_>) -> Result<(), ProgramError> {
+    fn gradient(&self, rule: &mut Rule<'_>) -> Result<(), ProgramError> {
         let mut reads = Vec::with_capacity(self.parts);
         for part in 0..self.parts {
             reads.push(match rule.gradients(part).first() {
@@ -120,13 +174,14 @@ impl Split {
                 None => rule.zeros(rule.write(part))?,
             });
         }
-        rule.emit_for(0, "dx", Op::Concat(self), reads)
+        rule.emit_for(0, "dx", Concat(*self), reads)
     }
+}
 
-    pub(crate) fn concat_gradient(self, rule: &mut Rule<'_>) -> Result<(), ProgramError> {
-        let like: Vec<_> = (0..self.parts).map(|k| rule.read(k)).collect();
-        let dy = rule.dy();
-        let written = rule.emit("dx", Op::Split(self), vec![dy], &like)?;
+impl Concat {
+    fn gradient(&self, rule: &mut Rule<'_>) -> Result<(), ProgramError> {
+        let like: Vec<_> = (0..self.0.parts).map(|k| rule.read(k)).collect();
+        let written = rule.emit("dx", self.0, vec![rule.dy()], &like)?;
         for (part, gradient) in written.into_iter().enumerate() {
             rule.give(part, gradient)?;
         }

@@ -1,6 +1,9 @@
 //! Products of two matrices, and linear layers.
 
-use super::Op;
+use rekindle_graph::StorageId;
+
+use super::facts::{Derivative, Effects, Facts, Operation};
+use super::{Shapes, SumRows};
 use crate::autodiff::Rule;
 use crate::builder::wrong_shape;
 use crate::{Builder, ProgramError, Var};
@@ -80,33 +83,43 @@ impl Builder {
             self.expect_shape(&name, "bias", bias, &[n])?;
             reads.push(bias);
         }
-        let op = Op::Matmul(Matmul {
+        let op = Matmul {
             m,
             n,
             k,
             transpose_a: transpose.a,
             transpose_b: transpose.b,
             bias: bias.is_some(),
-        });
+        };
         self.forward_one(name, op, &reads, vec![m, n])
     }
 }
 
+impl Operation for Matmul {
+    const FACTS: Facts<Matmul> = Facts {
+        name: "matmul",
+        shapes: |&Matmul { m, n, k, bias, .. }| {
+            Shapes::f32([m * k, k * n], [m * n]).and_read(bias, n)
+        },
+        effect: Effects::Pure,
+        flops: |op| 2 * op.m as u64 * op.n as u64 * op.k as u64,
+        derivative: Derivative::Rule(Matmul::gradient),
+    };
+}
+
 impl Matmul {
-    pub(crate) fn gradient(self, rule: &mut Rule<'_>) -> Result<(), ProgramError> {
-        let operands = [rule.read(0), rule.read(1), rule.dy()];
+    fn gradient(&self, rule: &mut Rule<'_>) -> Result<(), ProgramError> {
         let transposed = [self.transpose_a, self.transpose_b];
         let [da, db] = gradient_products([self.m, self.n, self.k], transposed);
-        let reads = |product: GradientProduct| product.factors.map(|f| operands[f]).to_vec();
         if rule.wants(1) {
-            rule.emit_for(1, "dw", Op::Matmul(db.into()), reads(db))?;
+            rule.emit_for(1, "dw", Matmul::from(db), db.reads(rule))?;
         }
         if self.bias && rule.wants(2) {
             let (rows, cols) = (self.m, self.n);
-            rule.emit_for(2, "db", Op::SumRows { rows, cols }, vec![rule.dy()])?;
+            rule.emit_for(2, "db", SumRows { rows, cols }, vec![rule.dy()])?;
         }
         if rule.wants(0) {
-            rule.emit_for(0, "dx", Op::Matmul(da.into()), reads(da))?;
+            rule.emit_for(0, "dx", Matmul::from(da), da.reads(rule))?;
         }
         Ok(())
     }
@@ -121,6 +134,14 @@ pub(super) struct GradientProduct {
     pub(super) factors: [usize; 2],
     /// Which of them it transposes.
     pub(super) transposed: [bool; 2],
+}
+
+impl GradientProduct {
+    /// Its factors for the product that `rule` differentiates.
+    pub(super) fn reads(&self, rule: &Rule<'_>) -> Vec<StorageId> {
+        let operands = [rule.read(0), rule.read(1), rule.dy()];
+        self.factors.map(|factor| operands[factor]).to_vec()
+    }
 }
 
 /// The gradients of `a` and `b` as these are stored.

@@ -1,45 +1,33 @@
-//! Softmax, and the cross-entropy of its logarithm.
+//! Softmax.
 
-use super::Op;
-use crate::autodiff::Rule;
+use super::Shapes;
+use super::facts::{Derivative, Effects, Facts, Operation};
 use crate::builder::wrong_shape;
 use crate::{Builder, DType, ProgramError, Var};
 
 /// Which columns a softmax looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mask {
-    /// All.
+    /// All of them.
     Full,
     /// Row `r` sees columns up to `r mod cols`; the rest is zero.
     Causal,
 }
 
-/// `softmax`: `x → y`; `softmax_dx`: `y, dy → dx`.
+/// `softmax`: `x → y`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Softmax {
-    /// Rows.
+    /// How many rows there are.
     pub rows: usize,
-    /// The axis that sums to one.
+    /// The extent of the axis that sums to one.
     pub cols: usize,
     /// Which columns are seen.
     pub mask: Mask,
 }
 
-/// `cross_entropy`: `logits, labels → loss, lse` (`loss: [1]`, the mean over rows whose label is
-/// not [`CrossEntropy::IGNORE`]; `lse: [rows]`, the log of the sum of exponentials);
-/// `cross_entropy_dx`: `logits, labels, lse, dloss → dlogits`.
+/// `softmax_dx`: `y, dy → dx`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct CrossEntropy {
-    /// Rows.
-    pub rows: usize,
-    /// Classes.
-    pub classes: usize,
-}
-
-impl CrossEntropy {
-    /// Rows with this label do not count.
-    pub const IGNORE: i64 = -100;
-}
+pub struct SoftmaxDx(pub Softmax);
 
 impl Builder {
     /// The softmax of `x` along its last axis.
@@ -54,46 +42,29 @@ impl Builder {
             let expected = format!("[…, {cols}, {cols}] for a causal mask");
             return Err(wrong_shape(&name, "x", expected, x));
         }
-        let op = Op::Softmax(Softmax { rows, cols, mask });
+        let op = Softmax { rows, cols, mask };
         self.forward_one(name, op, &[x], x.shape().to_vec())
     }
-
-    /// The mean cross-entropy of `logits: [rows…, classes]` and `labels: [rows…]`, over the rows
-    /// whose label is not [`CrossEntropy::IGNORE`].
-    ///
-    /// # Errors
-    /// If the shapes do not agree.
-    pub fn cross_entropy(
-        &mut self,
-        name: &str,
-        logits: &Var,
-        labels: &Var,
-    ) -> Result<Var, ProgramError> {
-        let name = self.scoped(name);
-        self.expect_type(&name, "logits", logits, DType::F32)?;
-        self.expect_type(&name, "labels", labels, DType::I64)?;
-        let (rows, classes) = (logits.rows(), logits.cols());
-        if labels.len() != rows {
-            let expected = format!("of {rows} elements, one for each row of logits");
-            return Err(wrong_shape(&name, "labels", expected, labels));
-        }
-        let op = Op::CrossEntropy(CrossEntropy { rows, classes });
-        let writes = vec![(vec![1], DType::F32), (vec![rows], DType::F32)];
-        let mut vars = self.forward(name, op, &[logits, labels], writes)?;
-        Ok(vars.swap_remove(0))
-    }
 }
 
-impl Softmax {
-    pub(crate) fn gradient(self, rule: &mut Rule<'_>) -> Result<(), ProgramError> {
-        let reads = vec![rule.write(0), rule.dy()];
-        rule.emit_for(0, "dx", Op::SoftmaxDx(self), reads)
-    }
+impl Operation for Softmax {
+    const FACTS: Facts<Softmax> = Facts {
+        name: "softmax",
+        shapes: |op| Shapes::f32([op.rows * op.cols], [op.rows * op.cols]),
+        effect: Effects::Pure,
+        flops: |_| 0,
+        derivative: Derivative::Rule(|op, rule| {
+            rule.emit_for(0, "dx", SoftmaxDx(*op), vec![rule.write(0), rule.dy()])
+        }),
+    };
 }
 
-impl CrossEntropy {
-    pub(crate) fn gradient(self, rule: &mut Rule<'_>) -> Result<(), ProgramError> {
-        let reads = vec![rule.read(0), rule.read(1), rule.write(1), rule.dy()];
-        rule.emit_for(0, "dx", Op::CrossEntropyDx(self), reads)
-    }
+impl Operation for SoftmaxDx {
+    const FACTS: Facts<SoftmaxDx> = Facts {
+        name: "softmax_dx",
+        shapes: |SoftmaxDx(op)| Shapes::f32([op.rows * op.cols; 2], [op.rows * op.cols]),
+        effect: Effects::Pure,
+        flops: |_| 0,
+        derivative: Derivative::None,
+    };
 }

@@ -1,11 +1,42 @@
 //! Moving whole tensors out of the arena and back. No model writes these ops; a step that must run
 //! in less memory than it has tensors does.
 
-/// `offload`: `x →` copies a tensor to a slot of the spill tier; `fetch`: `→ x` copies it back.
+use super::facts::{Derivative, Effects, Facts, Operation};
+use super::{Operand, Shapes};
+
+/// A tensor of any type on its way out of the arena or back into it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Transfer {
-    /// Where it is kept; each tensor that leaves has its own.
+    /// The slot of the spill tier that keeps it; each tensor that leaves has its own.
     pub slot: usize,
     /// How large it is.
     pub bytes: usize,
+}
+
+/// `offload`: `x →` copies a tensor to its slot. May run once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Offload(pub Transfer);
+
+/// `fetch`: `→ x` copies a tensor back from its slot. May run once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Fetch(pub Transfer);
+
+impl Operation for Offload {
+    const FACTS: Facts<Offload> = Facts {
+        name: "offload",
+        shapes: |op| Shapes::new([Operand::U8(op.0.bytes)], []),
+        effect: Effects::Once { updates: |_| &[] },
+        flops: |_| 0,
+        derivative: Derivative::None,
+    };
+}
+
+impl Operation for Fetch {
+    const FACTS: Facts<Fetch> = Facts {
+        name: "fetch",
+        shapes: |op| Shapes::new([], [Operand::U8(op.0.bytes)]),
+        effect: Effects::Once { updates: |_| &[] },
+        flops: |_| 0,
+        derivative: Derivative::None,
+    };
 }

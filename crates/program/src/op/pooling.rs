@@ -1,19 +1,33 @@
 //! Max and average pooling.
 
-use super::{Op, Window};
-use crate::autodiff::Rule;
+use super::facts::{Derivative, Effects, Facts, Operation};
+use super::{Operand, Shapes, Window};
 use crate::{Builder, DType, ProgramError, Var};
 
-/// `max_pool`: `x → y, index` where `index` (`u8`) is the window position of the first maximum;
-/// `max_pool_dx`: `dy, index → dx`; `avg_pool`: `x → y` (padding counts as zeros in the mean);
-/// `avg_pool_dx`: `dy → dx`.
+/// What all poolings share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Pooling {
     /// The image and the window.
     pub window: Window,
-    /// Channels.
+    /// How many channels each image has.
     pub channels: usize,
 }
+
+/// `max_pool`: `x → y, index` where `index` (`u8`) is the window position of the first maximum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MaxPool(pub Pooling);
+
+/// `max_pool_dx`: `dy, index → dx`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MaxPoolDx(pub Pooling);
+
+/// `avg_pool`: `x → y`; padding counts as zeros in the mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AvgPool(pub Pooling);
+
+/// `avg_pool_dx`: `dy → dx`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AvgPoolDx(pub Pooling);
 
 /// How a pooling moves over the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,8 +40,10 @@ pub struct PoolOptions {
     pub padding: [usize; 2],
 }
 
-/// The positions within a window that one byte can name.
-const MAX_POOL_POSITIONS: usize = 256;
+impl MaxPool {
+    /// The most positions of a window: as many as one byte can name.
+    pub const MAX_POSITIONS: usize = 256;
+}
 
 impl Builder {
     /// The maximum of each window of `x: [n, h, w, c]`.
@@ -44,17 +60,17 @@ impl Builder {
         let name = self.scoped(name);
         let pooling = self.pooling(&name, x, options)?;
         let [kh, kw] = options.kernel;
-        if kh.saturating_mul(kw) > MAX_POOL_POSITIONS {
+        if kh.saturating_mul(kw) > MaxPool::MAX_POSITIONS {
             return Err(ProgramError::Argument {
                 node: name,
                 what: "kernel",
-                expected: format!("of at most {MAX_POOL_POSITIONS} positions"),
+                expected: format!("of at most {} positions", MaxPool::MAX_POSITIONS),
                 found: format!("{:?}", options.kernel),
             });
         }
         let shape = pooling.window.out_shape(pooling.channels);
         let writes = vec![(shape.clone(), DType::F32), (shape, DType::U8)];
-        let mut vars = self.forward(name, Op::MaxPool(pooling), &[x], writes)?;
+        let mut vars = self.forward(name, MaxPool(pooling), &[x], writes)?;
         Ok(vars.swap_remove(0))
     }
 
@@ -71,7 +87,7 @@ impl Builder {
         let name = self.scoped(name);
         let pooling = self.pooling(&name, x, options)?;
         let shape = pooling.window.out_shape(pooling.channels);
-        self.forward_one(name, Op::AvgPool(pooling), &[x], shape)
+        self.forward_one(name, AvgPool(pooling), &[x], shape)
     }
 
     fn pooling(&self, name: &str, x: &Var, options: PoolOptions) -> Result<Pooling, ProgramError> {
@@ -100,13 +116,63 @@ impl Builder {
 }
 
 impl Pooling {
-    pub(crate) fn max_gradient(self, rule: &mut Rule<'_>) -> Result<(), ProgramError> {
-        let (dy, index) = (rule.dy(), rule.write(1));
-        rule.emit_for(0, "dx", Op::MaxPoolDx(self), vec![dy, index])
+    /// How many elements the image has.
+    fn x(&self) -> usize {
+        self.window.in_pixels() * self.channels
     }
 
-    pub(crate) fn average_gradient(self, rule: &mut Rule<'_>) -> Result<(), ProgramError> {
-        let dy = rule.dy();
-        rule.emit_for(0, "dx", Op::AvgPoolDx(self), vec![dy])
+    /// How many elements the result has.
+    fn y(&self) -> usize {
+        self.window.out_pixels() * self.channels
     }
+}
+
+impl Operation for MaxPool {
+    const FACTS: Facts<MaxPool> = Facts {
+        name: "max_pool",
+        shapes: |MaxPool(op)| {
+            let (y, index) = (Operand::F32(op.y()), Operand::U8(op.y()));
+            Shapes::new([Operand::F32(op.x())], [y, index])
+        },
+        effect: Effects::Pure,
+        flops: |_| 0,
+        derivative: Derivative::Rule(|op, rule| {
+            rule.emit_for(0, "dx", MaxPoolDx(op.0), vec![rule.dy(), rule.write(1)])
+        }),
+    };
+}
+
+impl Operation for MaxPoolDx {
+    const FACTS: Facts<MaxPoolDx> = Facts {
+        name: "max_pool_dx",
+        shapes: |MaxPoolDx(op)| {
+            let (dy, index) = (Operand::F32(op.y()), Operand::U8(op.y()));
+            Shapes::new([dy, index], [Operand::F32(op.x())])
+        },
+        effect: Effects::Pure,
+        flops: |_| 0,
+        derivative: Derivative::None,
+    };
+}
+
+impl Operation for AvgPool {
+    const FACTS: Facts<AvgPool> = Facts {
+        name: "avg_pool",
+        shapes: |AvgPool(op)| Shapes::f32([op.x()], [op.y()]),
+        effect: Effects::Pure,
+        flops: |_| 0,
+        derivative: Derivative::Rule(|op, rule| {
+            rule.emit_for(0, "dx", AvgPoolDx(op.0), vec![rule.dy()])
+        }),
+    };
+}
+
+impl Operation for AvgPoolDx {
+    const FACTS: Facts<AvgPoolDx> = Facts {
+        name: "avg_pool_dx",
+        shapes: |AvgPoolDx(op)| Shapes::f32([op.y()], [op.x()]),
+        effect: Effects::Pure,
+        flops: |_| 0,
+        derivative: Derivative::None,
+    };
 }
