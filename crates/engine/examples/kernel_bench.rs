@@ -1,6 +1,6 @@
 //! Times every kernel at the shapes of a model.
 //!
-//! `cargo run --release -p rekindle-engine --example kernel_bench -- [model] [batch] [threads] [op]`
+//! `cargo run --release --example kernel_bench -- [model] [batch] [threads] [op]`, in this crate.
 //!
 //! Trains for a few steps. Nodes with the same op and the same dimensions are one row: the op, its
 //! dimensions, how often a step runs it, milliseconds (the least of all its runs), GFLOP/s, and the

@@ -15,7 +15,7 @@ enum Family {
     Gpt2(gpt2::Gpt2Config),
 }
 
-const MODELS: [(&str, Family); 13] = [
+const MODELS: &[(&str, Family)] = &[
     ("mlp", Family::Mlp),
     ("resnet18", Family::Resnet(resnet::RESNET18)),
     ("resnet34", Family::Resnet(resnet::RESNET34)),

@@ -5,9 +5,9 @@
 //!
 //! Method: the forward nodes are visited last to first. When a node is visited, everything that
 //! reads its results has been visited, so their gradients are complete; the rule of its op (the
-//! rules stand with their ops) turns them into contributions to the gradients of its operands. Contributions to one tensor are added up as they come, except where
-//! an op's kernel takes them apart: a batch-norm's backward reads two gradients, and an embedding's
-//! starts from one.
+//! rules stand with their ops) turns them into contributions to the gradients of its operands.
+//! Contributions to one tensor are added up as they come, except where an op's kernel takes them
+//! apart: a batch-norm's backward reads two gradients, and an embedding's starts from one.
 //!
 //! A node gets backward nodes only if the start depends on it and it depends on a parameter.
 //! Where a rule makes both, the gradient of a weight comes before that of the data, so that the

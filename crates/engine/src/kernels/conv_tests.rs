@@ -33,8 +33,8 @@ fn dims(
     }
 }
 
-/// Runs `kernel` into poisoned floats, with as much poisoned scratch as `op` needs, in every way, and
-/// compares.
+/// Runs `kernel` into poisoned floats, with as much poisoned scratch as `op` needs, in every way,
+/// and compares.
 #[track_caller]
 fn compare(
     what: &str,

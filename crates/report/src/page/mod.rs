@@ -20,7 +20,7 @@ use crate::theme;
 const DOCUMENT: &str = include_str!("../../page/page.html");
 const STYLE: &str = include_str!("../../page/page.css");
 /// In the order in which they build on each other.
-const SCRIPTS: [&str; 10] = [
+const SCRIPTS: &[&str] = &[
     include_str!("../../page/format.js"),
     include_str!("../../page/dom.js"),
     include_str!("../../page/plot.js"),
