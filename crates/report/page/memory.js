@@ -1,33 +1,13 @@
 // Memory over the step: the plain step and the plan, one above the other, on the same scales.
 
-// What a schedule looks like over time: sums of the lives of its tensors, run by run.
+// A schedule with its step, and where its phases begin.
 function timelineOf(step, schedule) {
-  const runs = schedule.runs.length;
-  const layers = step.layers.map(() => new Float64Array(runs + 1));
-  for (const [tensor, first, last] of schedule.lives) {
-    const { bytes: size, layer } = step.tensors[tensor];
-    layers[layer][first] += size;
-    layers[layer][last + 1] -= size;
-  }
-  for (const layer of layers) for (let r = 1; r < runs; r++) layer[r] += layer[r - 1];
-  const scratchLayer = layers[layers.length - 1];
-  const total = new Float64Array(runs);
-  const start = new Float64Array(runs + 1);
-  const again = new Uint8Array(runs);
-  const seen = new Set();
-  let peak = 0;
-  for (let r = 0; r < runs; r++) {
-    scratchLayer[r] += schedule.scratch[r];
-    for (const layer of layers) total[r] += layer[r];
-    if (total[r] > total[peak]) peak = r;
-    const node = schedule.runs[r];
-    start[r + 1] = start[r] + step.nodes[node].seconds;
-    again[r] = seen.has(node) ? 1 : 0;
-    seen.add(node);
-  }
   const firstOf = (phase) => schedule.runs.findIndex((node) => step.nodes[node].phase === phase);
-  return { step, schedule, layers, total, start, again, peak, backward: firstOf("backward"),
-    update: firstOf("optimizer") };
+  const { layers, total, start, again, peak_run: peak } = schedule;
+  return {
+    step, schedule, layers, total, start, again, peak,
+    backward: firstOf("backward"), update: firstOf("optimizer"),
+  };
 }
 
 // The tensors that are live at a run, largest first, without those that are there all the time.

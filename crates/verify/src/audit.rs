@@ -1,8 +1,8 @@
-//! The check itself: both replays, and what the plan says about itself.
+//! The check itself: the three replays, and what the plan says about itself.
 
 use rekindle_graph::{Bytes, Graph, Micros, Plan, StepId};
 
-use crate::{Violation, Violations, bytes, values};
+use crate::{Violation, Violations, bytes, times, values};
 
 /// How far a stated time may lie from the replayed one, as a share of it: sums of floats depend on
 /// their order, and another program may have rounded its own.
@@ -15,8 +15,10 @@ pub struct Audit {
     pub peak: Bytes,
     /// The first step that reaches the peak; `None` if what is there from the start does.
     pub peak_step: Option<StepId>,
-    /// The sum of the times of all runs.
+    /// When everything is over, transfers included.
     pub time: Micros,
+    /// The most that the store held.
+    pub store_peak: Bytes,
     /// How often each node ran; indexed by node.
     pub runs: Vec<u32>,
     /// How many runs were recomputations.
@@ -34,8 +36,9 @@ pub fn times_agree(said: Micros, found: Micros) -> bool {
 /// # Errors
 /// Every violation: by step, then those of the end of the step, then false statements.
 pub fn verify(graph: &Graph, plan: &Plan) -> Result<Audit, Violations> {
-    let replayed = values::replay(graph, &plan.schedule.steps);
-    let measured = bytes::measure(graph, &plan.schedule.steps, plan.budget);
+    let replayed = values::replay(graph, &plan.schedule);
+    let measured = bytes::measure(graph, &plan.schedule, plan.budget);
+    let time = times::measure(graph, &plan.schedule);
 
     let mut by_step = replayed.at_steps;
     by_step.extend(measured.over_budget);
@@ -51,18 +54,24 @@ pub fn verify(graph: &Graph, plan: &Plan) -> Result<Audit, Violations> {
             budget: plan.budget,
         });
     }
+    found.extend(replayed.at_start);
     found.extend(by_step.into_iter().map(|(_, violation)| violation));
     found.extend(replayed.at_end);
+    let limit = plan.schedule.store.and_then(|store| store.limit);
+    if let Some(limit) = limit.filter(|&limit| measured.store_peak > limit) {
+        let held = measured.store_peak;
+        found.push(Violation::StoreOverLimit { held, limit });
+    }
     if plan.peak != measured.peak {
         found.push(Violation::PeakMisstated {
             said: plan.peak,
             found: measured.peak,
         });
     }
-    if !times_agree(plan.time, measured.time) {
+    if !times_agree(plan.time, time) {
         found.push(Violation::TimeMisstated {
             said: plan.time,
-            found: measured.time,
+            found: time,
         });
     }
     if !found.is_empty() {
@@ -72,7 +81,8 @@ pub fn verify(graph: &Graph, plan: &Plan) -> Result<Audit, Violations> {
     Ok(Audit {
         peak: measured.peak,
         peak_step: measured.peak_step,
-        time: measured.time,
+        store_peak: measured.store_peak,
+        time,
         recomputed: replayed.runs.iter().map(again).sum(),
         runs: replayed.runs,
     })

@@ -1,6 +1,8 @@
 //! The symbolic replay: which value each storage holds, and whether every read sees the right one.
 
-use rekindle_graph::{Effect, Graph, NodeId, Phase, Step, StepId, StorageId};
+use rekindle_graph::{
+    Effect, Graph, NodeId, Phase, Rate, Schedule, Step, StepId, StorageId, Store,
+};
 
 use crate::Violation;
 
@@ -16,51 +18,93 @@ enum Holds {
 
 struct Values<'g> {
     graph: &'g Graph,
+    schedule: &'g Schedule,
+    /// In memory; indexed by storage.
     holds: Vec<Holds>,
+    /// In the store; indexed by storage.
+    copy: Vec<Holds>,
     runs: Vec<u32>,
     found: Vec<(StepId, Violation)>,
 }
 
-/// How often each node ran, the violations by step, and those that show only at the end.
+/// How often each node ran, the violations by step, and those of the start and of the end.
 pub(crate) struct Replayed {
     pub(crate) runs: Vec<u32>,
+    pub(crate) at_start: Vec<Violation>,
     pub(crate) at_steps: Vec<(StepId, Violation)>,
     pub(crate) at_end: Vec<Violation>,
 }
 
-pub(crate) fn replay(graph: &Graph, steps: &[Step]) -> Replayed {
-    let mut values = Values::new(graph);
-    for (i, &step) in steps.iter().enumerate() {
+pub(crate) fn replay(graph: &Graph, schedule: &Schedule) -> Replayed {
+    let mut values = Values::new(graph, schedule);
+    let at_start = values.start();
+    for (i, &step) in schedule.steps.iter().enumerate() {
+        let id = StepId::new(i);
         match step {
-            Step::Run(node) => values.run(StepId::new(i), node),
-            Step::Free(storage) => values.free(StepId::new(i), storage),
-            Step::Offload(storage) | Step::Fetch(storage) => {
-                let step = StepId::new(i);
-                let transfer = Violation::Transfer { step, storage };
-                values.found.push((step, transfer));
-            }
+            Step::Run(node) => values.run(id, node),
+            Step::Free(s) => values.touch(id, s, Values::free),
+            Step::Offload(s) => values.touch(id, s, Values::offload),
+            Step::Fetch(s) => values.touch(id, s, Values::fetch),
         }
     }
     let at_end = values.end();
     Replayed {
         runs: values.runs,
+        at_start,
         at_steps: values.found,
         at_end,
     }
 }
 
 impl<'g> Values<'g> {
-    fn new(graph: &'g Graph) -> Self {
-        let from_start = |s| graph.node(graph.writer(s)).phase == Phase::Input;
-        let holds = graph.storage_ids().map(|s| match from_start(s) {
-            true => Holds::Made,
-            false => Holds::Nothing,
-        });
+    fn new(graph: &'g Graph, schedule: &'g Schedule) -> Self {
+        let mut holds = vec![Holds::Nothing; graph.storages().len()];
+        for s in graph.sources() {
+            holds[s.index()] = Holds::Made;
+        }
         Values {
             graph,
-            holds: holds.collect(),
+            schedule,
+            copy: vec![Holds::Nothing; holds.len()],
+            holds,
             runs: vec![0; graph.nodes().len()],
             found: Vec::new(),
+        }
+    }
+
+    /// What is stored at the start is in the store, and not in memory.
+    fn start(&mut self) -> Vec<Violation> {
+        let mut found = Vec::new();
+        for &storage in &self.schedule.stored_at_start {
+            let Some(block) = self.graph.storages().get(storage.index()) else {
+                found.push(Violation::StoresUnknown { storage });
+                continue;
+            };
+            if !block.role.may_be_stored() {
+                found.push(Violation::CannotBeStored {
+                    storage,
+                    name: self.graph.storage_name(storage),
+                    role: block.role,
+                });
+            }
+            self.holds[storage.index()] = Holds::Nothing;
+            self.copy[storage.index()] = Holds::Made;
+        }
+        found
+    }
+
+    /// The node that has overwritten a storage, if it has run.
+    fn overwritten(&self, storage: StorageId) -> Option<NodeId> {
+        let updater = self.graph.updater(storage);
+        updater.filter(|u| self.runs[u.index()] > 0)
+    }
+
+    /// Whether the store has what the storage holds, or would hold.
+    fn is_copied(&self, storage: StorageId) -> bool {
+        match self.copy[storage.index()] {
+            Holds::Nothing => false,
+            Holds::Made => self.overwritten(storage).is_none(),
+            Holds::Updated => true,
         }
     }
 
@@ -103,9 +147,7 @@ impl<'g> Values<'g> {
         let name = || graph.storage_name(storage);
         // Once the updater has run, the plain step reads the storage no more: a reader that runs
         // afterwards is wrong even if the storage has been made anew in between.
-        let overwritten = graph
-            .updater(storage)
-            .filter(|u| self.runs[u.index()] > 0 && *u != reader);
+        let overwritten = self.overwritten(storage).filter(|u| *u != reader);
         let violation = match (self.holds[storage.index()], overwritten) {
             (Holds::Nothing, _) => Violation::ReadsDead {
                 step,
@@ -125,39 +167,109 @@ impl<'g> Values<'g> {
         self.found.push((step, violation));
     }
 
-    fn free(&mut self, step: StepId, storage: StorageId) {
-        let Some(block) = self.graph.storages().get(storage.index()) else {
-            self.found
-                .push((step, Violation::UnknownStorage { step, storage }));
-            return;
+    /// Does a step with a storage if there is such a storage.
+    fn touch(
+        &mut self,
+        step: StepId,
+        storage: StorageId,
+        act: fn(&mut Self, StepId, StorageId, String) -> Option<Violation>,
+    ) {
+        let violation = match storage.index() < self.holds.len() {
+            true => act(self, step, storage, self.graph.storage_name(storage)),
+            false => Some(Violation::UnknownStorage { step, storage }),
         };
-        let name = || self.graph.storage_name(storage);
-        if block.role.is_persistent() {
-            self.found.push((
+        self.found
+            .extend(violation.map(|violation| (step, violation)));
+    }
+
+    fn free(&mut self, step: StepId, storage: StorageId, name: String) -> Option<Violation> {
+        let is_persistent = self.graph.storage(storage).role.is_persistent();
+        if is_persistent && !self.is_copied(storage) {
+            return Some(Violation::FreesPersistent {
                 step,
-                Violation::FreesPersistent {
-                    step,
-                    storage,
-                    name: name(),
-                },
-            ));
-        } else if self.holds[storage.index()] == Holds::Nothing {
-            self.found.push((
+                storage,
+                name,
+            });
+        }
+        match std::mem::replace(&mut self.holds[storage.index()], Holds::Nothing) {
+            Holds::Nothing => Some(Violation::FreesDead {
                 step,
-                Violation::FreesDead {
-                    step,
-                    storage,
-                    name: name(),
-                },
-            ));
-        } else {
-            self.holds[storage.index()] = Holds::Nothing;
+                storage,
+                name,
+            }),
+            Holds::Made | Holds::Updated => None,
         }
     }
 
+    fn offload(&mut self, step: StepId, storage: StorageId, name: String) -> Option<Violation> {
+        if !self.has_channel(|store| store.out_rate) {
+            return Some(Violation::NoChannel {
+                step,
+                storage,
+                name,
+            });
+        }
+        match self.holds[storage.index()] {
+            Holds::Nothing => Some(Violation::OffloadsDead {
+                step,
+                storage,
+                name,
+            }),
+            held => {
+                self.copy[storage.index()] = held;
+                None
+            }
+        }
+    }
+
+    fn fetch(&mut self, step: StepId, storage: StorageId, name: String) -> Option<Violation> {
+        if !self.has_channel(|store| store.in_rate) {
+            return Some(Violation::NoChannel {
+                step,
+                storage,
+                name,
+            });
+        }
+        if self.holds[storage.index()] != Holds::Nothing {
+            return Some(Violation::FetchesLive {
+                step,
+                storage,
+                name,
+            });
+        }
+        let copy = self.copy[storage.index()];
+        // As if it were right, so that one fault is reported once.
+        self.holds[storage.index()] = match copy {
+            Holds::Nothing => Holds::Made,
+            copy => copy,
+        };
+        match (copy, self.overwritten(storage)) {
+            (Holds::Nothing, _) => Some(Violation::FetchesWithoutCopy {
+                step,
+                storage,
+                name,
+            }),
+            (Holds::Made, Some(updater)) => Some(Violation::FetchesStale {
+                step,
+                storage,
+                name,
+                updater: self.graph.node(updater).name.clone(),
+            }),
+            _ => None,
+        }
+    }
+
+    fn has_channel(&self, rate: fn(&Store) -> Rate) -> bool {
+        let store = self.schedule.store.as_ref();
+        store.is_some_and(|store| rate(store).get() > 0.0)
+    }
+
     fn end(&self) -> Vec<Violation> {
-        let mut found = Vec::new();
+        let mut found = self.places_at_end();
         for &storage in self.graph.outputs() {
+            if self.schedule.stored_at_start.contains(&storage) {
+                continue;
+            }
             let name = || self.graph.storage_name(storage);
             let updater = self.graph.updater(storage);
             match (self.holds[storage.index()], updater) {
@@ -185,6 +297,33 @@ impl<'g> Values<'g> {
         for id in self.graph.node_ids().filter(never) {
             if !self.graph.node(id).updates.is_empty() && !targets.contains(&id) {
                 found.push(Violation::UpdateNeverRan { node: name(id) });
+            }
+        }
+        found
+    }
+
+    /// What is persistent is where it was at the start.
+    fn places_at_end(&self) -> Vec<Violation> {
+        let mut found = Vec::new();
+        let mut is_stored = vec![false; self.holds.len()];
+        let known = |s: &&StorageId| s.index() < self.holds.len();
+        for &storage in self.schedule.stored_at_start.iter().filter(known) {
+            let name = || self.graph.storage_name(storage);
+            is_stored[storage.index()] = true;
+            if self.holds[storage.index()] != Holds::Nothing {
+                let name = name();
+                found.push(Violation::StoredInMemory { storage, name });
+            }
+            if !self.is_copied(storage) {
+                let name = name();
+                found.push(Violation::StoredStale { storage, name });
+            }
+        }
+        let persistent = |s: &StorageId| self.graph.storage(*s).role.is_persistent();
+        for storage in self.graph.sources().filter(persistent) {
+            if !is_stored[storage.index()] && self.holds[storage.index()] == Holds::Nothing {
+                let name = self.graph.storage_name(storage);
+                found.push(Violation::PersistentGone { storage, name });
             }
         }
         found

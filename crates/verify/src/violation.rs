@@ -8,8 +8,6 @@ use rekindle_graph::{Bytes, Micros, Role, StepId, StorageId, WrongGraph};
 pub enum Violation {
     #[error(transparent)]
     WrongGraph(WrongGraph),
-    #[error("{step}: moves {storage}, and plans that move storages cannot be checked yet")]
-    Transfer { step: StepId, storage: StorageId },
     #[error("{step}: there is no node {node}")]
     UnknownNode { step: StepId, node: u32 },
     #[error("{step}: there is no storage {storage}")]
@@ -39,12 +37,67 @@ pub enum Violation {
         storage: StorageId,
         name: String,
     },
-    #[error("{step}: frees {storage} ({name}), which is persistent")]
+    #[error(
+        "{step}: frees {storage} ({name}), which is persistent and has no copy that is not stale"
+    )]
     FreesPersistent {
         step: StepId,
         storage: StorageId,
         name: String,
     },
+    #[error("{step}: offloads {storage} ({name}), which is not live")]
+    OffloadsDead {
+        step: StepId,
+        storage: StorageId,
+        name: String,
+    },
+    #[error("{step}: fetches {storage} ({name}), which is in memory")]
+    FetchesLive {
+        step: StepId,
+        storage: StorageId,
+        name: String,
+    },
+    #[error("{step}: fetches {storage} ({name}), of which there is no copy")]
+    FetchesWithoutCopy {
+        step: StepId,
+        storage: StorageId,
+        name: String,
+    },
+    #[error(
+        "{step}: fetches {storage} ({name}), whose copy was made before {updater} overwrote it"
+    )]
+    FetchesStale {
+        step: StepId,
+        storage: StorageId,
+        name: String,
+        updater: String,
+    },
+    #[error("{step}: moves {storage} ({name}), and there is no store that way")]
+    NoChannel {
+        step: StepId,
+        storage: StorageId,
+        name: String,
+    },
+    #[error("stored at the start: there is no storage {storage}")]
+    StoresUnknown { storage: StorageId },
+    #[error(
+        "{storage} ({name}) is {role:?}: only parameters, constants and optimizer state can live in a \
+         store between training steps"
+    )]
+    CannotBeStored {
+        storage: StorageId,
+        name: String,
+        role: Role,
+    },
+    #[error("{storage} ({name}) lives in the store, and is in memory at the end")]
+    StoredInMemory { storage: StorageId, name: String },
+    #[error("{storage} ({name}) lives in the store, and its copy there is stale at the end")]
+    StoredStale { storage: StorageId, name: String },
+    #[error("persistent {storage} ({name}) is not in memory at the end")]
+    PersistentGone { storage: StorageId, name: String },
+    #[error("the store holds {held} bytes, {over} over its limit of {limit}",
+        held = held.get(), over = held.get() - limit.get(), limit = limit.get())]
+    StoreOverLimit { held: Bytes, limit: Bytes },
     #[error("output {storage} ({name}) is not live at the end")]
     OutputDead { storage: StorageId, name: String },
     #[error("output {storage} ({name}) does not hold what {updater} left in it")]

@@ -121,12 +121,20 @@ pub struct Schedule {
     pub budget: Option<u64>,
     /// The highest bytes at any run.
     pub peak: u64,
-    /// The sum of the times of all runs.
+    /// The first run that reaches them.
+    pub peak_run: usize,
+    /// How long the step takes.
     pub seconds: f64,
     /// The node of each run.
     pub runs: Vec<u32>,
-    /// Scratch bytes of each run.
-    pub scratch: Vec<u64>,
+    /// Whether each run is a recomputation.
+    pub again: Vec<bool>,
+    /// When each run begins, in seconds, and when all is done: one more than there are runs.
+    pub start: Vec<f64>,
+    /// The highest bytes during each run.
+    pub total: Vec<u64>,
+    /// The same for each of [`StepReport::layers`]; they add up to `total`.
+    pub layers: Vec<Vec<u64>>,
     /// Tensor, first run and last run in which it is live. A tensor that is made again has several.
     pub lives: Vec<[u32; 3]>,
     /// As long as [`StepReport::activations`], or empty for the plain step.

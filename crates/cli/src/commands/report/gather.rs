@@ -71,11 +71,13 @@ fn step_of(found: &Found<Graph>, folder: &Folder) -> anyhow::Result<StepReport> 
     let analysis = Analysis::new(graph);
     let (model, batch) = model_and_batch(&found.path, graph.name());
     let plain = Timeline::natural(graph);
+    let tensors = tensors(graph, &analysis);
     let activations = activations(graph, &model, batch, &analysis, folder);
     let storages: Vec<StorageId> = analysis.activations.iter().map(|a| a.storage).collect();
     let mut schedules = vec![schedule(
         "plain".into(),
         graph,
+        &tensors,
         &Schedule::plain(graph),
         None,
         Vec::new(),
@@ -84,7 +86,8 @@ fn step_of(found: &Found<Graph>, folder: &Folder) -> anyhow::Result<StepReport> 
         let name = format!("{}, {}", strategy_of(plan), plan.budget);
         let decisions = decision_rows(graph, plan, &storages)?;
         let budget = Some(plan.budget.get());
-        schedules.push(schedule(name, graph, &plan.schedule, budget, decisions)?);
+        let drawn = schedule(name, graph, &tensors, &plan.schedule, budget, decisions)?;
+        schedules.push(drawn);
     }
     Ok(StepReport {
         name: display_name(&model, batch),
@@ -92,7 +95,7 @@ fn step_of(found: &Found<Graph>, folder: &Folder) -> anyhow::Result<StepReport> 
         batch,
         nodes: graph.nodes().iter().map(node_row).collect(),
         layers: LAYERS.iter().map(|(name, _)| (*name).into()).collect(),
-        tensors: tensors(graph, &analysis),
+        tensors,
         schedules,
         frontier: frontier_of(&plain, folder),
         beside: beside(graph, folder)?,

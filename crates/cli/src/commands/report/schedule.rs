@@ -1,75 +1,116 @@
-//! A schedule as the page draws it: its runs, and from which run to which each storage is live.
+//! A schedule as the page draws it: what runs when, in how many bytes, and from which run to which
+//! each storage is live.
 
-use rekindle_graph::{Graph, ScheduleError, Step, StorageId, replay};
-use rekindle_report::page::{DecisionRow, Schedule};
+use rekindle_graph::{Graph, Moment, ScheduleError, Step, StorageId, replay};
+use rekindle_report::page::{DecisionRow, Schedule, Tensor};
 
-/// `schedule` on `graph`.
+use crate::commands::profile::pictures::LAYERS;
+
+/// `schedule` on `graph`, whose storages are `tensors`.
 ///
 /// # Errors
 /// If it cannot be replayed.
 pub(super) fn schedule(
     name: String,
     graph: &Graph,
+    tensors: &[Tensor],
     schedule: &rekindle_graph::Schedule,
     budget: Option<u64>,
     decisions: Vec<DecisionRow>,
 ) -> Result<Schedule, ScheduleError> {
-    let mut drawn = Drawn::new(graph);
-    let timeline = replay(graph, schedule, |moment| {
-        let at = drawn.runs.len() as u32;
-        for &storage in moment.claimed {
-            drawn.since[storage.index()] = Some(at);
-        }
-        match moment.step {
-            Step::Run(node) => {
-                drawn.runs.push(node.0);
-                drawn.scratch.push(moment.scratch.get());
-            }
-            Step::Free(storage) => drawn.free(storage),
-            Step::Offload(_) | Step::Fetch(_) => {}
-        }
-    })?;
+    let mut drawn = Drawn::new(graph, tensors);
+    let timeline = replay(graph, schedule, |moment| drawn.step(moment))?;
     graph.storage_ids().for_each(|storage| drawn.free(storage));
     drawn.lives.sort_unstable();
+    drawn.start.push(timeline.time.seconds());
+    let peak = timeline.peak.get();
     Ok(Schedule {
         name,
         budget,
-        peak: timeline.peak.get(),
+        peak,
+        peak_run: drawn.total.iter().position(|&b| b == peak).unwrap_or(0),
         seconds: timeline.time.seconds(),
         runs: drawn.runs,
-        scratch: drawn.scratch,
+        again: drawn.again,
+        start: drawn.start,
+        total: drawn.total,
+        layers: drawn.layers,
         lives: drawn.lives,
         decisions,
     })
 }
 
 /// What has been drawn so far.
-struct Drawn {
+struct Drawn<'t> {
+    tensors: &'t [Tensor],
     runs: Vec<u32>,
-    scratch: Vec<u64>,
+    again: Vec<bool>,
+    start: Vec<f64>,
+    total: Vec<u64>,
+    layers: Vec<Vec<u64>>,
     lives: Vec<[u32; 3]>,
     /// The run from which each storage is live now.
     since: Vec<Option<u32>>,
+    /// The bytes of each layer now.
+    now: Vec<u64>,
+    ran: Vec<bool>,
 }
 
-impl Drawn {
-    fn new(graph: &Graph) -> Drawn {
-        let mut since = vec![None; graph.storages().len()];
-        for storage in graph.sources() {
-            since[storage.index()] = Some(0);
-        }
-        Drawn {
+impl<'t> Drawn<'t> {
+    fn new(graph: &Graph, tensors: &'t [Tensor]) -> Drawn<'t> {
+        let mut drawn = Drawn {
+            tensors,
             runs: Vec::new(),
-            scratch: Vec::new(),
+            again: Vec::new(),
+            start: Vec::new(),
+            total: Vec::new(),
+            layers: vec![Vec::new(); LAYERS.len()],
             lives: Vec::new(),
-            since,
+            since: vec![None; graph.storages().len()],
+            now: vec![0; LAYERS.len()],
+            ran: vec![false; graph.nodes().len()],
+        };
+        graph.sources().for_each(|storage| drawn.claim(storage));
+        drawn
+    }
+
+    fn step(&mut self, moment: &Moment<'_>) {
+        moment
+            .claimed
+            .iter()
+            .for_each(|&storage| self.claim(storage));
+        match moment.step {
+            Step::Run(node) => {
+                self.runs.push(node.0);
+                let ran = &mut self.ran[node.index()];
+                self.again.push(std::mem::replace(ran, true));
+                self.start.push(moment.span.began.seconds());
+                self.total.push(moment.during.get());
+                for (layer, &now) in self.layers.iter_mut().zip(&self.now) {
+                    layer.push(now);
+                }
+                // Scratch belongs to the last.
+                if let Some(bytes) = self.layers.last_mut().and_then(|layer| layer.last_mut()) {
+                    *bytes += moment.scratch.get();
+                }
+            }
+            Step::Free(storage) => self.free(storage),
+            Step::Offload(_) | Step::Fetch(_) => {}
         }
+    }
+
+    fn claim(&mut self, storage: StorageId) {
+        self.since[storage.index()] = Some(self.runs.len() as u32);
+        let tensor = &self.tensors[storage.index()];
+        self.now[tensor.layer] += tensor.bytes;
     }
 
     fn free(&mut self, storage: StorageId) {
         let last = (self.runs.len() as u32).saturating_sub(1);
         if let Some(from) = self.since[storage.index()].take() {
             self.lives.push([storage.0, from, last]);
+            let tensor = &self.tensors[storage.index()];
+            self.now[tensor.layer] -= tensor.bytes;
         }
     }
 }
@@ -90,15 +131,36 @@ mod tests {
         {"name": "b", "phase": "backward", "time_us": 1, "reads": [0, 1], "writes": [2]}],
         "outputs": [2]}"#;
 
+    fn drawn(steps: Vec<Step>) -> Schedule {
+        let graph = Graph::from_json(GRAPH).expect("a graph");
+        let tensor = |id: StorageId| Tensor {
+            name: graph.storage_name(id),
+            bytes: graph.storage(id).bytes.get(),
+            layer: id.index(),
+        };
+        let tensors: Vec<Tensor> = graph.storage_ids().map(tensor).collect();
+        let drawn = schedule(
+            "s".into(),
+            &graph,
+            &tensors,
+            &steps.into(),
+            None,
+            Vec::new(),
+        );
+        drawn.expect("it can be replayed")
+    }
+
     #[test]
     fn lives_are_the_runs_between_making_and_freeing() {
-        let graph = Graph::from_json(GRAPH).expect("a graph");
         let [f, b] = [1, 2].map(|n| Step::Run(NodeId(n)));
         let steps = vec![f, Step::Free(StorageId(1)), f, b, Step::Free(StorageId(1))];
-        let schedule = schedule("s".into(), &graph, &steps.into(), None, Vec::new());
-        let schedule = schedule.expect("it can be replayed");
+        let schedule = drawn(steps);
         assert_eq!(schedule.runs, [1, 1, 2]);
-        assert_eq!(schedule.scratch, [2, 2, 0]);
+        assert_eq!(schedule.again, [false, true, false]);
+        assert_eq!(schedule.start, [0.0, 1e-6, 2e-6, 3e-6]);
+        assert_eq!(schedule.layers[..3], [[1, 1, 1], [4, 4, 4], [0, 0, 8]]);
+        assert_eq!(schedule.layers[LAYERS.len() - 1], [2, 2, 0]);
+        assert_eq!((schedule.total, schedule.peak_run), (vec![7, 7, 13], 2));
         assert_eq!(schedule.lives, [[0, 0, 2], [1, 0, 0], [1, 1, 2], [2, 2, 2]]);
         // At b: the input, the activation and the gradient.
         assert_eq!(schedule.peak, 1 + 4 + 8);
@@ -106,11 +168,9 @@ mod tests {
 
     #[test]
     fn a_copy_of_what_is_live_is_scratch() {
-        let graph = Graph::from_json(GRAPH).expect("a graph");
         let steps = [1, 1, 2].map(|n| Step::Run(NodeId(n))).to_vec();
-        let schedule = schedule("s".into(), &graph, &steps.into(), None, Vec::new());
-        let schedule = schedule.expect("it can be replayed");
-        assert_eq!(schedule.scratch, [2, 2 + 4, 0]);
+        let schedule = drawn(steps);
+        assert_eq!(schedule.total, [7, 7 + 4, 13]);
         assert_eq!(schedule.lives, [[0, 0, 2], [1, 0, 2], [2, 2, 2]]);
     }
 }
