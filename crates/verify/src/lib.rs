@@ -8,8 +8,8 @@
 //!   read must see what the plain step's read sees, which is what the writer made: in a checked
 //!   graph nobody reads a storage after its updater. Since a node is a function of what it reads,
 //!   every run then writes what the plain step writes.
-//!   A store holds copies: each is of what the writer made or of what the updater left, and is stale
-//!   once the updater has run on what the writer made.
+//!   A store holds copies: each is of what the writer made or of what the updater left, and is
+//!   stale once the updater has run on what the writer made.
 //! * *bytes*: what is live before, during and after each step, scratch included, and what the store
 //!   holds.
 //! * *times*: when the last run and the last transfer are over, every hazard being a wait.

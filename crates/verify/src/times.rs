@@ -1,10 +1,11 @@
 //! The replay in time: when the last run and the last transfer are over.
 //!
-//! Method: the earliest moment at which each thing can be. A run is over its own time after the latest
-//! of: the run before it, the arrival of everything that it reads, and, for what it updates in place,
-//! the end of the copy that is being written. A transfer is over latency + bytes / rate after the
-//! latest of: the moment at which compute came to it, the transfer before it on its channel, and what
-//! it copies being complete. A free lets compute go on when the storage's own transfers are over.
+//! Method: the earliest moment at which each thing can be. A run is over its own time after the
+//! latest of: the run before it, the arrival of everything that it reads, and, for what it updates
+//! in place, the end of the copy that is being written. A transfer is over latency + bytes / rate
+//! after the latest of: the moment at which compute came to it, the transfer before it on its
+//! channel, and what it copies being complete. A free lets compute go on when the storage's own
+//! transfers are over.
 
 use rekindle_graph::{Graph, Micros, Schedule, Step};
 

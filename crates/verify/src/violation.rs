@@ -81,8 +81,8 @@ pub enum Violation {
     #[error("stored at the start: there is no storage {storage}")]
     StoresUnknown { storage: StorageId },
     #[error(
-        "{storage} ({name}) is {role:?}: only parameters, constants and optimizer state can live in a \
-         store between training steps"
+        "{storage} ({name}) is {role:?}: only parameters, constants and optimizer state can live \
+         in a store between training steps"
     )]
     CannotBeStored {
         storage: StorageId,

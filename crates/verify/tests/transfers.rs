@@ -3,7 +3,8 @@
 use rekindle_graph::{Bytes, Graph, Micros, Plan, Rate, Role, Step, StepId, StorageId, Timeline};
 use rekindle_verify::{Violation, verify};
 
-/// `f` makes a large activation from the input and a weight, `b` reads it, `step` updates the weight.
+/// `f` makes a large activation from the input and a weight, `b` reads it, `step` updates the
+/// weight.
 const GRAPH: &str = r#"{"format": "remat.graph/1", "name": "step",
  "storages": [{"bytes": 8, "role": "input"}, {"bytes": 16, "role": "parameter"},
               {"bytes": 32, "role": "activation"}, {"bytes": 16, "role": "gradient"},
@@ -44,7 +45,8 @@ fn plan() -> Plan {
     Plan::from_json(PLAN).expect("a plan")
 }
 
-/// The first violation that the damaged plan shows. Damage has consequences; the first is the cause.
+/// The first violation that the damaged plan shows. Damage has consequences; the first is the
+/// cause.
 #[track_caller]
 fn check(damage: impl FnOnce(&mut Plan), expected: &str) {
     let mut plan = plan();
