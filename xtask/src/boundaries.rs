@@ -14,32 +14,38 @@ use crate::rust_source::{code_only, is_word};
 
 /// Every crate of the workspace in the order of the data, and those of the workspace that it may
 /// reach, directly or not.
-const REACHES: [(&str, &[&str]); 14] = [
+const REACHES: [(&str, &[&str]); 15] = [
     ("rekindle-graph", &[]),
+    ("rekindle-analysis", &["graph"]),
     ("rekindle-program", &["graph"]),
     ("rekindle-models", &["graph", "program"]),
     ("rekindle-engine", &["graph", "program"]),
-    ("rekindle-profile", &["engine", "graph", "program"]),
-    ("rekindle-plan", &["graph", "verify"]),
+    (
+        "rekindle-profile",
+        &["analysis", "engine", "graph", "program"],
+    ),
+    ("rekindle-plan", &["analysis", "graph", "verify"]),
     ("rekindle-rewrite", &["graph"]),
     ("rekindle-verify", &["graph"]),
-    ("rekindle-report", &[]),
+    ("rekindle-report", &["analysis", "graph"]),
     ("rekindle", &STAGES),
     ("rekindle-cli", &WITH_REPORT),
     ("rekindle-py", &IN_PYTHON),
-    ("rekindle-soak", &["graph", "plan", "rewrite", "verify"]),
+    (
+        "rekindle-soak",
+        &["analysis", "graph", "plan", "rewrite", "verify"],
+    ),
     ("xtask", &[]),
 ];
-const STAGES: [&str; 8] = [
-    "engine", "graph", "models", "plan", "profile", "program", "rewrite", "verify",
+const STAGES: [&str; 9] = [
+    "analysis", "engine", "graph", "models", "plan", "profile", "program", "rewrite", "verify",
 ];
-const WITH_REPORT: [&str; 10] = [
-    "rekindle", "engine", "graph", "models", "plan", "profile", "program", "report", "rewrite",
-    "verify",
+const WITH_REPORT: [&str; 11] = [
+    "rekindle", "analysis", "engine", "graph", "models", "plan", "profile", "program", "report",
+    "rewrite", "verify",
 ];
-const IN_PYTHON: [&str; 8] = [
-    "engine", "graph", "plan", "profile", "program", "report", "rewrite", "verify",
-];
+/// The wheel plans and draws; it runs no kernel, so the engine is not in it.
+const IN_PYTHON: [&str; 6] = ["analysis", "graph", "plan", "report", "rewrite", "verify"];
 
 /// Times steps that take turns: the one file outside the engine with threads, of which one runs at
 /// a time.

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use rekindle_analysis::TableError;
 use rekindle_engine::EngineError;
 use rekindle_engine::KernelError;
 use rekindle_graph::FileError;
@@ -84,7 +85,7 @@ pub(crate) fn code(error: &anyhow::Error) -> ExitCode {
         {
             return Some(INFEASIBLE);
         }
-        if cause.is::<FileError>() || cause.is::<std::io::Error>() {
+        if cause.is::<TableError>() || cause.is::<FileError>() || cause.is::<std::io::Error>() {
             return Some(BAD_FILE);
         }
         match cause.downcast_ref::<ProfileError>() {

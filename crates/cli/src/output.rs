@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rekindle_graph::{Graph, destination, write_atomically};
 use rekindle_plan::{Choice, Planned};
-use rekindle_report::Chart;
 
 use crate::exit::{self, UsageError};
 
@@ -167,17 +166,6 @@ pub(crate) fn wrote(path: &Path) {
     if !is_quiet() {
         eprintln!("{BOLD_GREEN}wrote{PLAIN} {}", path.display());
     }
-}
-
-/// Pixels of a PNG for each unit of the SVG: sharp on most screens and in print.
-const PNG_SCALE: f64 = 2.0;
-
-/// Writes a picture to `folder` as `name.svg` and `name.png`.
-pub(crate) fn draw(folder: &Path, name: &str, chart: &Chart) -> anyhow::Result<()> {
-    let path = |ending: &str| folder.join(format!("{name}.{ending}"));
-    write_atomically(&path("svg"), chart.to_svg().as_bytes())?;
-    write_atomically(&path("png"), &chart.to_png(PNG_SCALE)?)?;
-    Ok(())
 }
 
 /// The decisions in the exchange layout of the profiler's files.

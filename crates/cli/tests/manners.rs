@@ -322,5 +322,5 @@ fn an_interrupted_profile_leaves_only_whole_files() {
         names.iter().all(|name| !name.contains("partial")),
         "{names:?}"
     );
-    assert!(rekindle_profile::read_profile(&folder.0.join("here"), "mlp", 1).is_ok());
+    assert!(rekindle_analysis::read_profile(&folder.0.join("here"), "mlp", 1).is_ok());
 }

@@ -3,7 +3,7 @@
 mod command;
 
 use command::Folder;
-use rekindle_profile::read_profile;
+use rekindle_analysis::read_profile;
 
 /// The smallest profile of a model that there is.
 const QUICK: &str = "--warmup 0 --measured 1 --quiet";

@@ -4,12 +4,11 @@
 //! The reasons are read off the schedule itself, so they say what is true of the plan and not what
 //! a strategy meant.
 
+use rekindle_analysis::{ActivationUses, Tracer, activations};
 use rekindle_graph::{
     Bytes, Effect, Graph, Micros, NodeId, Phase, Plan, Schedule, ScheduleError, Step, StorageId,
     Timeline, replay,
 };
-
-use crate::activation::{Activation, for_each_activation};
 
 /// What became of an activation.
 #[derive(Clone, Debug, PartialEq)]
@@ -91,45 +90,43 @@ pub fn decisions(graph: &Graph, plan: &Plan) -> Result<Vec<Decision>, ScheduleEr
     Ok(of_schedule(graph, &plan.schedule, &timeline))
 }
 
+/// An activation, and the time of what rebuilds it.
+type Timed<'a> = (&'a ActivationUses, Micros);
+
 /// The decision for each activation, ascending by storage.
 pub(crate) fn of_schedule(
     graph: &Graph,
     schedule: &Schedule,
     timeline: &Timeline,
 ) -> Vec<Decision> {
-    // What rebuilds each does not matter here, and would take most of the room.
-    let mut activations = Vec::new();
-    for_each_activation(graph, |activation| {
-        activations.push(Activation {
-            sources: Vec::new(),
-            nodes: Vec::new(),
-            ..activation
-        });
-    });
-    let natural = graph.natural_order();
+    let activations = activations(graph);
+    // Which nodes rebuild each does not matter here, and would take most of the room.
+    let mut tracer = Tracer::new(graph, &activations);
+    let times = activations.iter().map(|a| tracer.recomputation(a).time);
+    let activations: Vec<Timed> = activations.iter().zip(times).collect();
     let lives = lives(graph, schedule);
     let peaks = Peaks::new(timeline);
     let is_plain = timeline.recomputed() == 0;
-    let price = |a: &Activation| a.recompute_time.get() / a.bytes.get().max(1) as f64;
+    let price = |&(a, time): &Timed| time.get() / a.bytes.get().max(1) as f64;
     let dropped = activations
         .iter()
-        .filter(|a| lives[a.storage.index()].made > 1);
+        .filter(|(a, _)| lives[a.storage.index()].made > 1);
     let dearest_dropped = dropped.map(price).fold(0.0, f64::max);
 
-    let reason = |a: &Activation, life: &Life| match life {
+    let reason = |timed: &Timed, life: &Life| match life {
         life if life.made > 1 && life.copy_read_backward => Reason::MakesRoom,
         life if life.made > 1 => Reason::RebuildsAnother,
         _ if is_plain => Reason::PlainStepFits,
-        _ if graph.node(graph.writer(a.storage)).effect == Effect::Once => Reason::RunsOnce,
+        _ if graph.node(timed.0.made).effect == Effect::Once => Reason::RunsOnce,
         life if life.read_again => Reason::FeedsRecomputation,
         life if peaks.between(life.idle_from, life.idle_to) == 0 => Reason::OffPeak,
-        _ if price(a) > dearest_dropped => Reason::CostlyPerByte,
+        _ if price(timed) > dearest_dropped => Reason::CostlyPerByte,
         _ => Reason::Fits,
     };
-    let decide = |a: &Activation| {
+    let decide = |timed: &Timed| {
+        let (a, recompute_time) = *timed;
         let life = &lives[a.storage.index()];
-        let writer = graph.writer(a.storage);
-        let reruns = timeline.runs[writer.index()].saturating_sub(1);
+        let reruns = timeline.runs[a.made.index()].saturating_sub(1);
         Decision {
             storage: a.storage,
             bytes: a.bytes,
@@ -137,11 +134,11 @@ pub(crate) fn of_schedule(
                 0 | 1 => Choice::Keep,
                 made => Choice::Recompute { times: made - 1 },
             },
-            reason: reason(a, life),
-            recompute_time: a.recompute_time,
-            spent: Micros(graph.node(writer).time.get() * f64::from(reruns)),
-            created: writer,
-            first_backward: natural[a.first_backward],
+            reason: reason(timed, life),
+            recompute_time,
+            spent: Micros(graph.node(a.made).time.get() * f64::from(reruns)),
+            created: a.made,
+            first_backward: a.first_backward,
         }
     };
     activations.iter().map(decide).collect()

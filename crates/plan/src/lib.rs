@@ -12,7 +12,6 @@
 //! gives the same plan. The crate is pure: no clock, no IO, no randomness but its own seeded one. A
 //! time limit comes in as a [`Watch`] that says stop. It never runs a kernel.
 
-mod activation;
 mod blocks;
 mod bound;
 mod decision;

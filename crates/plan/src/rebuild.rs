@@ -2,7 +2,7 @@
 //!
 //! The builder walks forward: [`Rebuild::run`] runs a node, [`Rebuild::drop_storage`] forgets a
 //! storage, and [`Rebuild::ensure`] makes a storage live again by running its writer, and whatever
-//! that needs, first. Frees follow from the order of runs alone (`rekindle_graph::with_frees`), so
+//! that needs, first. Frees follow from the order of runs alone (`Schedule::of_order`), so
 //! the builder never frees: what it has dropped is exactly what is written again before it is read.
 
 use rekindle_graph::{Graph, NodeId, Phase, StorageId};

@@ -1,11 +1,9 @@
-//! What can go wrong when a profile is measured, written or read, in words for the reader.
-
-use std::path::PathBuf;
+//! What can go wrong when a step is measured, in words for the reader.
 
 use rekindle_engine::{EngineError, SpillError};
-use rekindle_graph::{Bytes, FileError, GraphError};
+use rekindle_graph::{Bytes, GraphError};
 
-/// Why there is no profile.
+/// Why there is no measurement.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)] // The messages say what the fields are.
 pub enum ProfileError {
@@ -33,26 +31,4 @@ pub enum ProfileError {
          of {limit}; raise the limit to {needed} or take a smaller batch"
     )]
     LimitTooSmall { limit: Bytes, needed: Bytes },
-    #[error(transparent)]
-    File(#[from] FileError),
-    #[error("{}: {message}", path.display())]
-    Csv { path: PathBuf, message: String },
-    #[error(
-        "{}: there is no column `{column}`; a file of this kind has {}",
-        path.display(),
-        expected.join(",")
-    )]
-    MissingColumn {
-        path: PathBuf,
-        column: &'static str,
-        expected: &'static [&'static str],
-    },
-    #[error("{}, line {line}: `{column}` is \"{text}\", expected {expected}", path.display())]
-    Cell {
-        path: PathBuf,
-        line: u64,
-        column: &'static str,
-        text: String,
-        expected: &'static str,
-    },
 }

@@ -6,14 +6,13 @@
 
 use std::time::Instant;
 
+use rekindle_analysis::{Analysis, Seconds, node_peaks};
 use rekindle_engine::{Engine, Layout, Observer, StepContext, lower};
 use rekindle_graph::{Bytes, Graph, Micros, NodeId, Schedule, StorageId};
 use rekindle_program::Program;
 
 use crate::ProfileError;
-use crate::analysis::Analysis;
-use crate::measure::{MeasureOptions, Measurement, Progress, median};
-use crate::profile::{Seconds, node_peaks};
+use crate::measure::{MeasureOptions, MeasureProgress, Measurement, median};
 use crate::swap::{Origin, Swapped, swap};
 
 /// How often the walk is repeated with less room, when fragmentation takes what it had left. Each
@@ -81,7 +80,7 @@ impl Limited {
     pub fn measure(
         &mut self,
         options: &MeasureOptions,
-        watch: &mut dyn FnMut(Progress),
+        watch: &mut dyn FnMut(MeasureProgress),
     ) -> Result<Measurement, ProfileError> {
         if options.measured == 0 {
             return Err(ProfileError::NothingMeasured);
@@ -92,7 +91,7 @@ impl Limited {
             started: Instant::now(),
             times: vec![Vec::new(); runs],
             watch,
-            progress: Progress {
+            progress: MeasureProgress {
                 done: 0,
                 total: (runs - sources) * options.steps(),
             },
@@ -146,8 +145,8 @@ struct Timer<'a> {
     started: Instant,
     /// Indexed by node of the swapped program; one time for each run.
     times: Vec<Vec<Micros>>,
-    watch: &'a mut dyn FnMut(Progress),
-    progress: Progress,
+    watch: &'a mut dyn FnMut(MeasureProgress),
+    progress: MeasureProgress,
 }
 
 impl Observer for Timer<'_> {

@@ -10,12 +10,11 @@
 
 use std::time::Instant;
 
+use rekindle_analysis::{ActivationUses, Analysis, Measured, Profile, Seconds};
 use rekindle_engine::{Engine, Observer, Spill, SpillError, StepContext};
-use rekindle_graph::{Bytes, Graph, Micros, NodeId, Phase, StorageId};
+use rekindle_graph::{Bytes, Graph, Micros, NodeId, StorageId};
 
 use crate::ProfileError;
-use crate::analysis::{Activation, Analysis};
-use crate::profile::{Measured, Profile, Seconds};
 
 /// How to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +46,7 @@ impl MeasureOptions {
 
 /// How far the measuring has come, in runs of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
+pub struct MeasureProgress {
     /// Runs that are over.
     pub done: usize,
     /// Runs in all.
@@ -85,7 +84,7 @@ pub fn measure(
     engine: &mut Engine,
     options: &MeasureOptions,
     spill: &mut dyn Spill,
-    watch: &mut dyn FnMut(Progress),
+    watch: &mut dyn FnMut(MeasureProgress),
 ) -> Result<Measurement, ProfileError> {
     if options.measured == 0 {
         return Err(ProfileError::NothingMeasured);
@@ -93,7 +92,7 @@ pub fn measure(
     let graph = engine.graph().clone();
     let activations = Analysis::new(&graph).activations;
     let per_step = graph.natural_order().len();
-    let mut progress = Progress {
+    let mut progress = MeasureProgress {
         done: 0,
         total: per_step * options.steps(),
     };
@@ -130,8 +129,8 @@ struct SwapTimer<'a> {
     /// Sum and count of the times; indexed by storage.
     times: Vec<(f64, u32)>,
     failed: Option<SpillError>,
-    watch: &'a mut dyn FnMut(Progress),
-    progress: Progress,
+    watch: &'a mut dyn FnMut(MeasureProgress),
+    progress: MeasureProgress,
 }
 
 /// One slot serves all activations, since each comes back before the next one goes.
@@ -140,10 +139,10 @@ const SLOT: usize = 0;
 impl<'a> SwapTimer<'a> {
     fn new(
         graph: &Graph,
-        activations: &[Activation],
+        activations: &[ActivationUses],
         spill: &'a mut dyn Spill,
-        watch: &'a mut dyn FnMut(Progress),
-        progress: Progress,
+        watch: &'a mut dyn FnMut(MeasureProgress),
+        progress: MeasureProgress,
     ) -> SwapTimer<'a> {
         let mut is_activation = vec![false; graph.storages().len()];
         for a in activations {
@@ -165,12 +164,12 @@ impl<'a> SwapTimer<'a> {
 
     fn averages(
         &mut self,
-        activations: &[Activation],
+        activations: &[ActivationUses],
     ) -> Result<Vec<Option<Seconds>>, ProfileError> {
         if let Some(error) = self.failed.take() {
             return Err(ProfileError::Spill(error));
         }
-        let average = |a: &Activation| {
+        let average = |a: &ActivationUses| {
             let (sum, count) = self.times[a.storage.index()];
             (count > 0).then(|| Seconds(sum / f64::from(count)))
         };
@@ -206,15 +205,17 @@ struct NodeTimer<'a> {
     /// Indexed by node; one time for each run.
     times: Vec<Vec<Micros>>,
     peak_mem: Vec<Bytes>,
-    watch: &'a mut dyn FnMut(Progress),
-    progress: Progress,
+    watch: &'a mut dyn FnMut(MeasureProgress),
+    progress: MeasureProgress,
 }
 
 impl<'a> NodeTimer<'a> {
-    fn new(graph: &Graph, watch: &'a mut dyn FnMut(Progress), progress: Progress) -> NodeTimer<'a> {
-        let from_start = graph.nodes().iter().filter(|n| n.phase == Phase::Input);
-        let writes = from_start.flat_map(|n| &n.writes);
-        let start = writes.map(|&w| graph.storage(w).bytes).sum();
+    fn new(
+        graph: &Graph,
+        watch: &'a mut dyn FnMut(MeasureProgress),
+        progress: MeasureProgress,
+    ) -> NodeTimer<'a> {
+        let start = graph.sources().map(|s| graph.storage(s).bytes).sum();
         NodeTimer {
             started: Instant::now(),
             times: vec![Vec::new(); graph.nodes().len()],

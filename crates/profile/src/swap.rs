@@ -16,12 +16,12 @@
 
 use std::collections::BTreeSet;
 
+use rekindle_analysis::Analysis;
 use rekindle_graph::{Bytes, Graph, NodeId, StorageId};
 use rekindle_program::op::{Fetch, Offload, Op, Transfer};
 use rekindle_program::{Node, Program, Tensor};
 
 use crate::ProfileError;
-use crate::analysis::Analysis;
 
 /// What a node of the swapped program does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

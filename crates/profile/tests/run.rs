@@ -1,12 +1,12 @@
 //! Real steps under the clock. Times are never compared; bytes and values always are.
 
+use rekindle_analysis::{Analysis, breakdowns, node_peaks, read_profile, write_profile};
 use rekindle_engine::{Engine, StepContext, lower};
 use rekindle_graph::{Bytes, Phase, Timeline};
 use rekindle_models::data::batch;
 use rekindle_models::{BertConfig, Model, ModelOptions, Values, build, build_bert};
 use rekindle_profile::{
-    Analysis, FileSpill, HostSpill, Limited, MeasureOptions, Origin, ProfileError, breakdowns,
-    measure, node_peaks, read_profile, swap, write_profile,
+    FileSpill, HostSpill, Limited, MeasureOptions, Origin, ProfileError, measure, swap,
 };
 use rekindle_program::Optimizer;
 

@@ -2,9 +2,10 @@
 //!
 //! `cargo run --release -p rekindle --example profile`
 
+use rekindle::analysis::{Analysis, Kind, Seconds, breakdowns};
 use rekindle::engine::lower;
 use rekindle::models::{ModelOptions, build};
-use rekindle::profile::{Analysis, HostSpill, Kind, MeasureOptions, breakdowns, measure};
+use rekindle::profile::{HostSpill, MeasureOptions, measure};
 use rekindle::program::Optimizer;
 use rekindle::{FitOptions, plain_engine, write_batch};
 
@@ -26,8 +27,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let peak = live.iter().max_by_key(|at| at.total());
     let peak = peak.ok_or("a step has nodes")?;
     println!("peak {}", peak.total());
-    for &kind in Kind::ALL {
-        println!("  {:>12}  {}", peak.of(kind).to_string(), kind.name());
+    for (kind, name) in Kind::ALL {
+        println!("  {:>12}  {name}", peak.of(kind).to_string());
     }
 
     // What takes the time is not: the step runs under the clock, node by node. Each activation is
@@ -50,8 +51,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     activations.sort_by(|a, b| ratio(b.recompute_ratio).total_cmp(&ratio(a.recompute_ratio)));
     println!("cheapest to recompute");
     for a in &activations[..5] {
-        let milliseconds =
-            |time: Option<rekindle::profile::Seconds>| time.map_or(0.0, |t| 1e3 * t.get());
+        let milliseconds = |time: Option<Seconds>| time.map_or(0.0, |t| 1e3 * t.get());
         println!(
             "  {:>12}  idle {:>6.1} ms, again in {:.3} ms  {}",
             a.memory_size.to_string(),

@@ -10,7 +10,7 @@ use rekindle_engine::{Engine, EngineError, Spill, SpillError, lower};
 use rekindle_graph::{Bytes, Graph, Micros, Schedule};
 use rekindle_models::Model;
 use rekindle_plan::{Effort, NoWatch, Options, Strategy};
-use rekindle_profile::{MeasureOptions, Progress, measure};
+use rekindle_profile::{MeasureOptions, MeasureProgress, measure};
 
 use crate::Error;
 use crate::fit::{FitOptions, fit_profiled};
@@ -27,7 +27,7 @@ pub enum Preparing {
         arena: Bytes,
     },
     /// Nodes are measured.
-    Profile(Progress),
+    Profile(MeasureProgress),
 }
 
 /// A core's speed in matrix products, floating-point operations per microsecond: the order of

@@ -3,6 +3,10 @@
 //! The kinds of picture differ only in their body; the frame around it (title, legend, axes, limits
 //! and boundaries) is the same for all.
 
+use std::path::{Path, PathBuf};
+
+use rekindle_graph::write_atomically;
+
 use crate::areas::{self, Area};
 use crate::axis::Axis;
 use crate::bars::{self, Bars};
@@ -11,6 +15,9 @@ use crate::error::ReportError;
 use crate::frame::Frame;
 use crate::lines::{self, Line};
 use crate::{png, theme};
+
+/// Pixels of a saved PNG for each unit of the SVG: sharp on most screens and in print.
+const PNG_SCALE: f64 = 2.0;
 
 /// A picture of data.
 #[derive(Clone, Debug)]
@@ -145,6 +152,18 @@ impl Chart {
             scale,
             [theme::WIDTH, theme::HEIGHT],
         )
+    }
+
+    /// Writes the picture to `folder` as `name.svg` and `name.png`, each whole or not at all, and
+    /// gives their paths.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn save(&self, folder: &Path, name: &str) -> Result<[PathBuf; 2], ReportError> {
+        let [svg, png] = ["svg", "png"].map(|ending| folder.join(format!("{name}.{ending}")));
+        write_atomically(&svg, self.to_svg().as_bytes())?;
+        write_atomically(&png, &self.to_png(PNG_SCALE)?)?;
+        Ok([svg, png])
     }
 
     /// The names in the legend, in the order of their colours.

@@ -3,7 +3,7 @@
 //! In: plain data in base units (bytes, seconds, counts). Out: a picture with axes, units and a
 //! legend that can be read at a glance. A [`Chart`] is made by one of its constructors, one for
 //! each kind of picture, and drawn by [`Chart::to_svg`] or [`Chart::to_png`]; the PNG is the SVG,
-//! rendered. A [`Page`](page::Page) is what a report shows, and
+//! rendered. [`profile_charts`] and [`comparison`] are the charts that the tools draw. A [`Page`](page::Page) is what a report shows, and
 //! [`Page::to_html`](page::Page::to_html) the report. Nothing here decides or computes anything
 //! about a training step, and the same data give the same bytes.
 //!
@@ -35,6 +35,7 @@ mod frame;
 mod lines;
 pub mod page;
 mod png;
+mod profile;
 mod svg;
 mod theme;
 
@@ -46,3 +47,4 @@ pub use columns::Columns;
 pub use comparison::{Compared, comparison};
 pub use error::ReportError;
 pub use lines::Line;
+pub use profile::{Picture, batch_size_charts, profile_charts};

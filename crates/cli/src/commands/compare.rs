@@ -250,7 +250,7 @@ fn draw(folder: &Path, model: &str, rows: &[Row]) -> anyhow::Result<()> {
     let [memory, latency] = comparison(model, &rows);
     for (what, chart) in [("peak_memory", memory), ("latency", latency)] {
         let name = format!("{model}_{what}");
-        output::draw(folder, &name, &chart)?;
+        chart.save(folder, &name)?;
         output::wrote(&folder.join(name + ".svg"));
     }
     Ok(())

@@ -9,10 +9,11 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use rekindle::{FitOptions, plain_peak};
+use rekindle_analysis::write_profile;
 use rekindle_graph::{Bytes, Graph, write_atomically};
 use rekindle_models::{Model, ModelOptions, build};
 use rekindle_plan::{Effort, Options, Strategy};
-use rekindle_profile::{HostSpill, MeasureOptions, write_profile};
+use rekindle_profile::{HostSpill, MeasureOptions};
 use rekindle_program::Optimizer;
 use rekindle_program::op::SgdOptions;
 use serde_json::{Value, json};

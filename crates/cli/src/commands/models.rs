@@ -1,8 +1,8 @@
 //! `rekindle models`: what there is to train.
 
+use rekindle_analysis::activations;
 use rekindle_graph::Bytes;
 use rekindle_models::{ModelOptions, build, names};
-use rekindle_profile::Analysis;
 use serde_json::json;
 
 /// List the models with their parameters and the activations that a sample leaves for the backward
@@ -76,8 +76,7 @@ fn row(name: &'static str) -> anyhow::Result<Row> {
             _ => "128 tokens",
         };
         let graph = rekindle_engine::lower(&model.program, 1);
-        let activations = Analysis::new(&graph).activations;
-        *counted = activations.iter().map(|a| a.bytes).sum();
+        *counted = activations(&graph).iter().map(|a| a.bytes).sum();
     }
     Ok(Row {
         name,

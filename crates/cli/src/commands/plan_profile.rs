@@ -6,13 +6,11 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use rekindle_graph::{Budget, Bytes, Micros};
-use rekindle_plan::mutwo::{
-    ActivationLevel, ActivationPlan, Choice, ProfiledActivation, plan_activations,
+use rekindle_analysis::{
+    ActivationStats, NodeStats, TableError, read_activation_stats, read_node_stats,
 };
-use rekindle_profile::{
-    ActivationStats, Gtype, NodeStats, ProfileError, read_activation_stats, read_node_stats,
-};
+use rekindle_graph::{Budget, Bytes, Micros, Phase};
+use rekindle_plan::mutwo::{ActivationLevel, ActivationPlan, Candidate, Choice, plan_activations};
 use serde_json::json;
 
 use super::plan::Profile;
@@ -71,8 +69,8 @@ pub(crate) fn run(
 const HIGHEST_RANK: u32 = 10_000_000;
 
 /// A rank is a node's position in the step, and no other row's. Some may be missing.
-fn check_ranks(file: &Path, nodes: &[NodeStats]) -> Result<(), ProfileError> {
-    let bad = |index: usize, why: String| ProfileError::Csv {
+fn check_ranks(file: &Path, nodes: &[NodeStats]) -> Result<(), TableError> {
+    let bad = |index: usize, why: String| TableError::Csv {
         path: file.to_owned(),
         message: format!(
             "row {} ({}): `rank` is {}, {why}; a rank is a node's position in the step",
@@ -112,7 +110,7 @@ fn activation_level(
         let rank = node.rank as usize;
         level.run_time[rank] = node.run_time.into();
         level.peak_bytes[rank] = node.peak_mem;
-        if node.gtype == Gtype::Backward {
+        if node.phase == Some(Phase::Backward) {
             level.backward = level.backward.min(rank);
         }
     }
@@ -126,9 +124,9 @@ fn activation_level(
     (level, rows)
 }
 
-fn profiled(a: &ActivationStats) -> Option<ProfiledActivation> {
+fn profiled(a: &ActivationStats) -> Option<Candidate> {
     let first_backward = a.first_backward? as usize;
-    Some(ProfiledActivation {
+    Some(Candidate {
         name: a.name.clone(),
         bytes: a.memory_size,
         created: a.creation as usize,
@@ -222,7 +220,7 @@ fn print(level: &ActivationLevel, plan: &ActivationPlan, budget: Bytes, json: bo
 
 #[cfg(test)]
 mod tests {
-    use rekindle_profile::{Kind, Seconds};
+    use rekindle_analysis::{Kind, Seconds};
 
     use super::*;
 
@@ -231,7 +229,7 @@ mod tests {
             rank,
             name: format!("node_{rank}"),
             kind: Kind::Activation,
-            gtype: Gtype::Forward,
+            phase: Some(Phase::Forward),
             run_time: Seconds::default(),
             peak_mem: Bytes(1),
             active_mem: Bytes(1),

@@ -1,18 +1,17 @@
 //! `rekindle profile`: where the time and the bytes of a training step go.
 
 pub(super) mod measured;
-pub(super) mod pictures;
 mod summary;
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use rekindle_analysis::write_profile;
 use rekindle_graph::{Budget, Bytes, parse_budget};
 use rekindle_models::Model;
-use rekindle_profile::write_profile;
+use rekindle_report::{Picture, batch_size_charts, profile_charts};
 
 pub(crate) use self::measured::Profiled;
-use self::pictures::Picture;
 use super::report::Reported;
 use super::step::{Step, parse_count};
 use crate::output;
@@ -91,10 +90,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     arguments.reported.finish()?;
     if all.len() > 1 && !arguments.no_pictures {
-        draw(
-            &arguments.out,
-            pictures::of_batch_sizes(&all, limit_line(arguments, &all[0])),
-        )?;
+        let pairs: Vec<_> = all.iter().map(|one| (&one.profile, &one.graph)).collect();
+        let limit = limit_line(arguments, &all[0]);
+        draw(&arguments.out, &batch_size_charts(&pairs, limit))?;
     }
     if arguments.json {
         let summaries: Vec<_> = all.iter().map(summary::json).collect();
@@ -109,7 +107,8 @@ fn profile_one(arguments: &Arguments, size: usize, model: &Model) -> anyhow::Res
     let paths = write_profile(&arguments.out, &profiled.profile, &profiled.graph)?;
     if !arguments.no_pictures {
         let limit = limit_line(arguments, &profiled);
-        draw(&arguments.out, pictures::of_one(&profiled, limit))?;
+        let charts = profile_charts(&profiled.profile, &profiled.graph, limit);
+        draw(&arguments.out, &charts)?;
     }
     if !arguments.json {
         print!("{}", summary::text(&profiled));
@@ -131,10 +130,12 @@ fn profile_one(arguments: &Arguments, size: usize, model: &Model) -> anyhow::Res
 fn limit_line(arguments: &Arguments, of: &Profiled) -> Option<Bytes> {
     arguments
         .memory_limit
-        .map(|limit| limit.resolve(of.peak().total()))
+        .map(|limit| limit.resolve(of.peak.total()))
 }
 
-fn draw(folder: &Path, pictures: Vec<Picture>) -> anyhow::Result<()> {
-    let mut pictures = pictures.iter();
-    pictures.try_for_each(|(name, chart)| output::draw(folder, name, chart))
+fn draw(folder: &Path, pictures: &[Picture]) -> anyhow::Result<()> {
+    for (name, chart) in pictures {
+        chart.save(folder, name)?;
+    }
+    Ok(())
 }

@@ -175,7 +175,7 @@ pub(crate) fn read_times(
     model: &Model,
     threads: usize,
 ) -> anyhow::Result<Graph> {
-    let (_, profiled) = rekindle_profile::read_profile(folder, name, batch)
+    let (_, profiled) = rekindle_analysis::read_profile(folder, name, batch)
         .with_context(|| format!("the profile in {} is of no use", folder.display()))?;
     let graph = lower(&model.program, threads);
     let times: Vec<Micros> = profiled.nodes().iter().map(|n| n.time).collect();

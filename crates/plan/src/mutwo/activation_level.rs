@@ -15,9 +15,9 @@ use rekindle_graph::{Bytes, Micros};
 use super::swap::Channel;
 use super::table::{Entry, Table};
 
-/// One row of the activation file.
+/// An activation that may be recomputed or swapped: one row of the activation file.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ProfiledActivation {
+pub struct Candidate {
     /// The node that makes it.
     pub name: String,
     /// Its size.
@@ -52,7 +52,7 @@ pub struct ActivationLevel {
     /// The first rank of the backward pass.
     pub backward: usize,
     /// Every activation.
-    pub activations: Vec<ProfiledActivation>,
+    pub activations: Vec<Candidate>,
 }
 
 /// What happens to an activation.
@@ -200,7 +200,7 @@ struct Scheduler<'p> {
 
 impl<'p> Scheduler<'p> {
     fn new(profile: &'p ActivationLevel, budget: Bytes) -> Self {
-        let entry = |a: &ProfiledActivation| Entry {
+        let entry = |a: &Candidate| Entry {
             bytes: a.bytes,
             first_backward: a.first_backward,
             last_backward: a.last_backward,
@@ -317,7 +317,7 @@ mod tests {
     /// Forward ranks 0 to 2 make a (10), b (6) and c (4); backward ranks 3 to 5 use c, b and a.
     /// Each node takes 2. Live bytes: 10, 16, 20, 20, 16, 10 over a base of 100.
     fn profile() -> ActivationLevel {
-        let activation = |name: &str, bytes, created: usize, time, memory| ProfiledActivation {
+        let activation = |name: &str, bytes, created: usize, time, memory| Candidate {
             name: name.into(),
             bytes: Bytes(bytes),
             created,

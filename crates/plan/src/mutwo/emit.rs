@@ -5,23 +5,23 @@
 //! makes on the way is forgotten at once, and the activation itself after its last backward use.
 //! Activations that are first used by the same node are rebuilt together.
 
+use rekindle_analysis::ActivationUses;
 use rekindle_graph::{Effect, Graph, NodeId, Phase, StorageId};
 
-use crate::activation::Activation;
 use crate::rebuild::Rebuild;
 
 /// The order in which the activations marked in `dropped` are recomputed; `None` if that would run
 /// a node that cannot run again at that point.
 pub(super) fn order(
     graph: &Graph,
-    activations: &[Activation],
+    activations: &[ActivationUses],
     dropped: &[bool],
 ) -> Option<Vec<NodeId>> {
-    let natural = graph.natural_order();
-    let events = Events::new(graph, activations, dropped, &natural);
+    let events = Events::new(graph, activations, dropped);
     let mut rebuild = Rebuild::new(graph);
     let mut updated = vec![false; graph.storages().len()];
-    for (at, &id) in natural.iter().enumerate() {
+    for id in graph.natural_order() {
+        let at = id.index();
         let (first, mut made) = (rebuild.order.len(), Vec::new());
         for &storage in &events.rebuilt_before[at] {
             made.extend(rebuild.ensure(storage));
@@ -52,26 +52,22 @@ fn may_run_again(graph: &Graph, id: NodeId, updated: &[bool]) -> bool {
     node.effect != Effect::Once && !node.reads.iter().any(|r| updated[r.index()])
 }
 
-/// What happens where, by position in the natural order.
+/// What happens where; indexed by node, or by storage.
 struct Events {
     /// Dropped activations whose first backward use this is.
     rebuilt_before: Vec<Vec<StorageId>>,
-    /// Storages that are not there for a recomputation after this position.
+    /// Storages that are not there for a recomputation after this node.
     forgotten_after: Vec<Vec<StorageId>>,
     /// Storages that do not stay when they are made on the way to something else.
     forgotten_by_default: Vec<bool>,
 }
 
 impl Events {
-    fn new(
-        graph: &Graph,
-        activations: &[Activation],
-        dropped: &[bool],
-        natural: &[NodeId],
-    ) -> Events {
+    fn new(graph: &Graph, activations: &[ActivationUses], dropped: &[bool]) -> Events {
+        let nodes = graph.nodes().len();
         let mut events = Events {
-            rebuilt_before: vec![Vec::new(); natural.len()],
-            forgotten_after: vec![Vec::new(); natural.len()],
+            rebuilt_before: vec![Vec::new(); nodes],
+            forgotten_after: vec![Vec::new(); nodes],
             forgotten_by_default: vec![false; graph.storages().len()],
         };
         let mut is_kept = vec![false; graph.storages().len()];
@@ -80,39 +76,28 @@ impl Events {
                 is_kept[activation.storage.index()] = true;
                 continue;
             }
-            let Activation {
-                storage,
-                last_forward,
-                first_backward,
-                last_backward,
-                ..
-            } = *activation;
-            events.rebuilt_before[first_backward].push(storage);
-            events.forgotten_after[last_forward].push(storage);
-            events.forgotten_after[last_backward].push(storage);
+            let storage = activation.storage;
+            events.rebuilt_before[activation.first_backward.index()].push(storage);
+            for after in [activation.idle_after(), activation.last] {
+                events.forgotten_after[after.index()].push(storage);
+            }
         }
         for &s in graph.outputs() {
             is_kept[s.index()] = true;
         }
-        events.forget_temporaries(graph, natural, &is_kept);
+        events.forget_temporaries(graph, &is_kept);
         events
     }
 
     /// What only the forward pass uses is gone after its last use there.
-    fn forget_temporaries(&mut self, graph: &Graph, natural: &[NodeId], is_kept: &[bool]) {
-        let mut last_use = vec![None; graph.storages().len()];
-        for (at, &id) in natural.iter().enumerate() {
-            let node = graph.node(id);
-            for s in node.reads.iter().chain(&node.writes) {
-                last_use[s.index()] = Some(at);
-            }
-        }
+    fn forget_temporaries(&mut self, graph: &Graph, is_kept: &[bool]) {
         for s in graph.storage_ids() {
-            let by_forward = graph.node(graph.writer(s)).phase == Phase::Forward;
+            let writer = graph.writer(s);
             let stays = is_kept[s.index()] || graph.storage(s).role.is_persistent();
-            if by_forward && !stays {
+            if graph.node(writer).phase == Phase::Forward && !stays {
+                let last_use = *graph.readers(s).last().unwrap_or(&writer);
                 self.forgotten_by_default[s.index()] = true;
-                self.forgotten_after[last_use[s.index()].expect("it is written")].push(s);
+                self.forgotten_after[last_use.index()].push(s);
             }
         }
     }
@@ -120,8 +105,9 @@ impl Events {
 
 #[cfg(test)]
 mod tests {
+    use rekindle_analysis::activations;
+
     use super::*;
-    use crate::activation::activations;
     use crate::testing::chain;
 
     /// f0 → f1 → f2 → f3, then b3, b2, b1, b0 in which `b_i` reads what `f_i` made.

@@ -26,13 +26,12 @@ mod swap;
 mod table;
 
 pub use activation_level::{
-    ActivationLevel, ActivationPlan, ActivationPlanError, Choice, ProfiledActivation,
-    plan_activations,
+    ActivationLevel, ActivationPlan, ActivationPlanError, Candidate, Choice, plan_activations,
 };
 
+use rekindle_analysis::{ActivationUses, Tracer, activations};
 use rekindle_graph::{Bytes, Graph, NodeId, Schedule, Timeline};
 
-use crate::activation::{Activation, activations};
 use crate::draft::Draft;
 use crate::{Options, Progress, Strategy, Watch};
 use table::{Entry, Table};
@@ -51,8 +50,7 @@ pub(crate) const STRATEGY: Strategy = Strategy {
 /// sees every round.
 fn draft(graph: &Graph, budget: Bytes, _: &Options, watch: &mut dyn Watch) -> Draft {
     let activations = activations(graph);
-    let entries = activations.iter().map(|a| entry(a, &activations));
-    let mut table = Table::new(entries.collect());
+    let mut table = Table::new(entries(graph, &activations));
     let mut dropped = vec![false; activations.len()];
     let mut lowest = graph.natural_order();
     let mut lowest_peak = peak(graph, &lowest);
@@ -95,18 +93,24 @@ fn peak(graph: &Graph, order: &[NodeId]) -> Bytes {
         .peak
 }
 
-/// An activation as the table sees it: sources are positions in `all`.
-fn entry(activation: &Activation, all: &[Activation]) -> Entry {
-    let position = |s| all.binary_search_by_key(&s, |a: &Activation| a.storage);
-    let sources = activation.sources.iter().filter_map(|&s| position(s).ok());
-    Entry {
-        bytes: activation.bytes,
-        first_backward: activation.first_backward,
-        last_backward: activation.last_backward,
-        sources: sources.collect(),
-        recompute_time: activation.recompute_time,
-        rebuildable: activation.rebuildable,
-    }
+/// The activations as the table sees them: sources are positions in the list, which ascends by
+/// storage. Persistent sources are there anyway and do not count.
+fn entries(graph: &Graph, activations: &[ActivationUses]) -> Vec<Entry> {
+    let mut tracer = Tracer::new(graph, activations);
+    let position = |s| activations.binary_search_by_key(&s, |a| a.storage).ok();
+    let entry = |a: &ActivationUses| {
+        let recomputation = tracer.recomputation(a);
+        let sources = recomputation.sources.iter().copied();
+        Entry {
+            bytes: a.bytes,
+            first_backward: a.first_backward.index(),
+            last_backward: a.last.index(),
+            sources: sources.filter_map(position).collect(),
+            recompute_time: recomputation.time,
+            rebuildable: recomputation.possible,
+        }
+    };
+    activations.iter().map(entry).collect()
 }
 
 #[cfg(test)]

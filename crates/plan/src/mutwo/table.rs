@@ -11,9 +11,9 @@ use rekindle_graph::{Bytes, Micros};
 /// What the table starts from, for one activation.
 pub(super) struct Entry {
     pub(super) bytes: Bytes,
-    /// First backward use, as a position in the natural order.
+    /// The rank of its first backward use.
     pub(super) first_backward: usize,
-    /// Last backward use.
+    /// The rank of its last use.
     pub(super) last_backward: usize,
     /// Activations that its sub-graph reads, as positions in the table.
     pub(super) sources: BTreeSet<usize>,

@@ -1,6 +1,8 @@
 //! What the report shows, as plain data. Field names are the names in the document's data.
 
-use serde::Serialize;
+use rekindle_analysis::gtype;
+use rekindle_graph::Phase;
+use serde::{Serialize, Serializer};
 
 /// Everything in one report.
 #[derive(Clone, Debug, Serialize)]
@@ -72,22 +74,6 @@ pub struct StepReport {
     pub activations: Vec<ActivationRow>,
 }
 
-/// The part of the step that a node belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Phase {
-    /// There from the start; never runs.
-    Input,
-    /// Computes the loss.
-    Forward,
-    /// Computes gradients.
-    Backward,
-    /// Updates parameters.
-    Optimizer,
-    /// Not known.
-    Other,
-}
-
 /// A node of the step.
 #[derive(Clone, Debug, Serialize)]
 pub struct NodeRow {
@@ -95,10 +81,20 @@ pub struct NodeRow {
     pub name: String,
     /// What it computes.
     pub op: String,
-    /// Its part of the step.
-    pub phase: Phase,
-    /// Of one run, in seconds.
+    /// Its part of the step; `None` where that is not known.
+    #[serde(serialize_with = "phase_word")]
+    pub phase: Option<Phase>,
+    /// The seconds of one run.
     pub seconds: f64,
+}
+
+/// Writes the word for a phase.
+fn phase_word<S: Serializer>(phase: &Option<Phase>, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(if phase.is_some() {
+        gtype(*phase)
+    } else {
+        "other"
+    })
 }
 
 /// A block of bytes.

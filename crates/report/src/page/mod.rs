@@ -10,7 +10,7 @@
 mod data;
 
 pub use data::{
-    ActivationRow, Beside, Comparison, DecisionRow, FrontierPoint, Missing, NodeRow, Page, Phase,
+    ActivationRow, Beside, Comparison, DecisionRow, FrontierPoint, Missing, NodeRow, Page,
     Schedule, Section, StepReport, Tensor,
 };
 

@@ -7,12 +7,12 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use rekindle::FitOptions;
+use rekindle_analysis::{Analysis, Breakdown, Profile, breakdowns};
 use rekindle_engine::{Engine, Spill, StepContext, lower};
 use rekindle_graph::{Bytes, Graph, Timeline};
 use rekindle_models::Model;
 use rekindle_profile::{
-    Analysis, Breakdown, FileSpill, HostSpill, Limited, MeasureOptions, Measurement, Origin,
-    Profile, Progress, breakdowns, measure,
+    FileSpill, HostSpill, Limited, MeasureOptions, MeasureProgress, Measurement, Origin, measure,
 };
 
 use super::Arguments;
@@ -25,19 +25,10 @@ pub(crate) struct Profiled {
     pub(super) profile: Profile,
     /// With the measured times.
     pub(super) graph: Graph,
-    pub(super) analysis: Analysis,
-    /// Indexed by rank.
-    pub(super) breakdowns: Vec<Breakdown>,
+    /// What is live at the peak of the plain step.
+    pub(super) peak: Breakdown,
     /// How it ran under the memory limit, if it did not fit.
     pub(super) swapped: Option<SwapRun>,
-}
-
-impl Profiled {
-    /// What is live at the peak of the plain step.
-    pub(super) fn peak(&self) -> &Breakdown {
-        let by_total = self.breakdowns.iter().max_by_key(|b| b.total());
-        by_total.expect("a step has nodes")
-    }
 }
 
 /// A run under the memory limit.
@@ -76,12 +67,12 @@ pub(super) fn profile(
         }
         _ => (plain(&what, model, &options, spill, trace)?, None),
     };
-    let analysis = Analysis::new(&measurement.graph);
+    let breakdowns = breakdowns(&measurement.graph, &Analysis::new(&measurement.graph));
+    let peak = breakdowns.into_iter().max_by_key(Breakdown::total);
     Ok(Profiled {
         profile: measurement.profile(&arguments.step.model, size, "cpu"),
-        breakdowns: breakdowns(&measurement.graph, &analysis),
         graph: measurement.graph,
-        analysis,
+        peak: peak.expect("a step has nodes"),
         swapped,
     })
 }
@@ -99,7 +90,7 @@ pub(crate) fn plain(
     drop(memory);
     rekindle::write_batch(&mut engine, model, options.seed, 1)?;
     let mut bar = Bar::new(what);
-    let mut watch = |p: Progress| bar.show(p.done as u64, p.total as u64, "");
+    let mut watch = |p: MeasureProgress| bar.show(p.done as u64, p.total as u64, "");
     let measurement = measure(&mut engine, &options.measure, spill.as_mut(), &mut watch)?;
     drop(bar);
     write_trace(&mut engine, options, trace)?;
@@ -123,7 +114,7 @@ fn in_limit(
     limited.engine.set_spill(spill);
     let swapped = swap_run(&limited, limit);
     let mut bar = Bar::new(what);
-    let mut watch = |p: Progress| bar.show(p.done as u64, p.total as u64, "");
+    let mut watch = |p: MeasureProgress| bar.show(p.done as u64, p.total as u64, "");
     let measurement = limited.measure(&options.measure, &mut watch)?;
     drop(bar);
     write_trace(&mut limited.engine, options, trace)?;

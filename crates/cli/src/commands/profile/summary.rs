@@ -2,12 +2,11 @@
 
 use std::fmt::Write as _;
 
-use rekindle_graph::{Bytes, Micros};
-use rekindle_profile::{ActivationStats, Gtype, Seconds};
+use rekindle_analysis::{ActivationStats, LAYERS, Seconds, gtype};
+use rekindle_graph::{Bytes, Micros, Phase};
 use serde_json::{Value, json};
 
 use super::Profiled;
-use super::pictures::{LAYERS, layer_bytes};
 use crate::summary::percent;
 
 /// How many nodes and activations each list has.
@@ -31,11 +30,10 @@ pub(crate) fn text(profiled: &Profiled) -> String {
         ),
     );
     line("step", format!("{} ({})", show(step), passes(profiled)));
-    let peak = profiled.peak();
+    let peak = &profiled.peak;
     let at = profile.peak().map_or("the start", |n| &n.name);
     line("peak", format!("{} at {at}", peak.total()));
-    for (layer, (name, _)) in LAYERS.iter().enumerate() {
-        let bytes = layer_bytes(peak, layer);
+    for ((name, _), bytes) in LAYERS.iter().zip(peak.layers()) {
         let share = percent(ratio(bytes, peak.total()));
         line("", format!("{:>12}  {share:>7}  {name}", bytes.to_string()));
     }
@@ -116,12 +114,12 @@ fn activations(order: &str, rows: &[&ActivationStats]) -> String {
 /// The summary for a program.
 pub(crate) fn json(profiled: &Profiled) -> Value {
     let profile = &profiled.profile;
-    let peak = profiled.peak();
-    let layers = LAYERS.iter().enumerate();
+    let peak = &profiled.peak;
+    let layers = LAYERS.iter().zip(peak.layers());
     let breakdown: serde_json::Map<String, Value> = layers
-        .map(|(layer, (name, _))| {
+        .map(|((name, _), bytes)| {
             let key = name.replace(' ', "_") + "_bytes";
-            (key, layer_bytes(peak, layer).get().into())
+            (key, bytes.get().into())
         })
         .collect();
     let nodes = top(&profile.nodes, |n| n.run_time.get())
@@ -178,12 +176,12 @@ fn top<T>(items: &[T], key: impl Fn(&T) -> f64) -> Vec<&T> {
 }
 
 fn passes(profiled: &Profiled) -> String {
-    let of = |gtype| {
-        let nodes = profiled.profile.nodes.iter().filter(|n| n.gtype == gtype);
+    let of = |phase| {
+        let nodes = profiled.profile.nodes.iter().filter(|n| n.phase == phase);
         show(Seconds(nodes.map(|n| n.run_time.get()).sum()))
     };
-    let passes = [Gtype::Forward, Gtype::Backward, Gtype::Optimizer];
-    let passes = passes.map(|gtype| format!("{} {}", gtype.name(), of(gtype)));
+    let passes = [Phase::Forward, Phase::Backward, Phase::Optimizer].map(Some);
+    let passes = passes.map(|phase| format!("{} {}", gtype(phase), of(phase)));
     passes.join(", ")
 }
 

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use rekindle_analysis::{ActivationStats, NodeStats, read_activation_stats, read_node_stats};
 use rekindle_graph::{Graph, Plan, read_graph, read_plan};
-use rekindle_profile::{ActivationStats, NodeStats, read_activation_stats, read_node_stats};
 use rekindle_report::page::{Comparison, FrontierPoint};
 
 use super::tables;

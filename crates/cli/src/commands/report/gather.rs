@@ -6,19 +6,18 @@
 
 use std::path::Path;
 
-use rekindle_graph::{Graph, Phase as GraphPhase, Plan, Schedule, StorageId, Timeline};
-use rekindle_plan::{Choice, NoWatch, Options, Strategy, decisions};
-use rekindle_profile::{
-    ActivationStats, Analysis, Gtype, Kind, Measured, NodeStats, Profile, Seconds, node_peaks,
+use rekindle_analysis::{
+    ActivationStats, Analysis, Kind, LAYERS, Measured, NodeStats, Profile, Seconds, node_peaks,
 };
+use rekindle_graph::{Graph, Phase, Plan, Schedule, StorageId, Timeline};
+use rekindle_plan::{Choice, NoWatch, Options, Strategy, decisions};
 use rekindle_report::page::{
-    ActivationRow, Beside, DecisionRow, FrontierPoint, NodeRow, Page, Phase, StepReport, Tensor,
+    ActivationRow, Beside, DecisionRow, FrontierPoint, NodeRow, Page, StepReport, Tensor,
 };
 
 use super::folder::{Folder, Found};
 use super::missing::{of_graph, step_words, the_comparison, the_graph};
 use super::schedule::schedule;
-use crate::commands::profile::pictures::LAYERS;
 
 /// Everything that the page shows.
 pub(super) fn page(found: Folder, folder: &Path) -> anyhow::Result<Page> {
@@ -235,22 +234,12 @@ fn activation_row(a: &ActivationStats) -> ActivationRow {
 }
 
 fn node_row(node: &rekindle_graph::Node) -> NodeRow {
-    let runs = node.phase != GraphPhase::Input;
+    let runs = node.phase != Phase::Input;
     NodeRow {
         name: node.name.clone(),
         op: node.op.clone(),
-        phase: phase(node.phase.into()),
+        phase: Some(node.phase),
         seconds: if runs { node.time.seconds() } else { 0.0 },
-    }
-}
-
-fn phase(gtype: Gtype) -> Phase {
-    match gtype {
-        Gtype::Input => Phase::Input,
-        Gtype::Forward => Phase::Forward,
-        Gtype::Backward => Phase::Backward,
-        Gtype::Optimizer => Phase::Optimizer,
-        Gtype::Other => Phase::Other,
     }
 }
 
@@ -284,7 +273,7 @@ fn step_without_graph(nodes: &Found<Vec<NodeStats>>, folder: &Folder) -> StepRep
     let node = |n: &NodeStats| NodeRow {
         name: n.name.clone(),
         op: n.kind.name().into(),
-        phase: phase(n.gtype),
+        phase: n.phase,
         seconds: n.run_time.get(),
     };
     StepReport {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rekindle_profile::ProfileError;
+use rekindle_analysis::TableError;
 use rekindle_report::page::{Comparison, FrontierPoint};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -36,7 +36,7 @@ struct ComparisonRow {
 }
 
 /// The points, ascending by peak.
-pub(super) fn frontier(path: &Path, text: &str) -> Result<Vec<FrontierPoint>, ProfileError> {
+pub(super) fn frontier(path: &Path, text: &str) -> Result<Vec<FrontierPoint>, TableError> {
     const MICROS: f64 = 1e-6;
     let point = |row: FrontierRow| FrontierPoint {
         budget: row.budget_bytes,
@@ -51,7 +51,7 @@ pub(super) fn frontier(path: &Path, text: &str) -> Result<Vec<FrontierPoint>, Pr
 }
 
 /// The rows, in the order of the file.
-pub(super) fn comparisons(path: &Path, text: &str) -> Result<Vec<Comparison>, ProfileError> {
+pub(super) fn comparisons(path: &Path, text: &str) -> Result<Vec<Comparison>, TableError> {
     let comparison = |row: ComparisonRow| Comparison {
         model: row.model,
         batch: row.batch_size,
@@ -68,10 +68,10 @@ pub(super) fn comparisons(path: &Path, text: &str) -> Result<Vec<Comparison>, Pr
     Ok(rows(path, text)?.into_iter().map(comparison).collect())
 }
 
-fn rows<T: DeserializeOwned>(path: &Path, text: &str) -> Result<Vec<T>, ProfileError> {
+fn rows<T: DeserializeOwned>(path: &Path, text: &str) -> Result<Vec<T>, TableError> {
     let mut reader = csv::Reader::from_reader(text.as_bytes());
     let rows = reader.deserialize().collect::<Result<Vec<T>, csv::Error>>();
-    rows.map_err(|error| ProfileError::Csv {
+    rows.map_err(|error| TableError::Csv {
         path: path.to_owned(),
         message: error.to_string(),
     })

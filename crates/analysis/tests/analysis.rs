@@ -2,11 +2,19 @@
 
 mod toy;
 
-use rekindle_graph::{Bytes, Effect, Graph, Micros, NodeId, Phase, Role, Schedule, Timeline};
-use rekindle_profile::{
-    Analysis, Boundaries, Kind, active_mem, inactive_times, node_peaks, recomputations,
+use rekindle_analysis::{
+    Analysis, Boundaries, Kind, Profile, Recomputation, Tracer, inactive_times, node_peaks,
 };
+use rekindle_graph::{Bytes, Effect, Graph, Micros, NodeId, Phase, Role, Schedule, Timeline};
 use toy::{Toy, perceptron};
+
+/// What makes each activation again, in their order.
+fn recomputations(graph: &Graph) -> Vec<Recomputation> {
+    let activations = Analysis::new(graph).activations;
+    let mut tracer = Tracer::new(graph, &activations);
+    let each = activations.iter();
+    each.map(|a| tracer.recomputation(a)).collect()
+}
 
 /// Name, creation, last forward use, first and last backward use of each activation.
 #[track_caller]
@@ -156,17 +164,19 @@ fn inactive_times_are_those_of_the_nodes_in_between() {
 fn recomputation_is_traced_to_what_is_kept() {
     let graph = perceptron();
     let activations = Analysis::new(&graph).activations;
-    let found: Vec<_> = recomputations(&graph, &activations)
+    let found: Vec<_> = recomputations(&graph)
         .into_iter()
-        .map(|r| {
-            let r = r.expect("all can be made again");
+        .zip(&activations)
+        .map(|(r, a)| {
+            assert!(r.possible, "all can be made again");
             let sources: Vec<_> = r.sources.iter().map(|&s| graph.storage_name(s)).collect();
             let nodes: Vec<_> = r
                 .nodes
                 .iter()
                 .map(|&n| graph.node(n).name.clone())
                 .collect();
-            (sources.join(" "), nodes.join(" "), r.time, r.memory)
+            let memory = r.memory(&graph, a.storage);
+            (sources.join(" "), nodes.join(" "), r.time, memory)
         })
         .collect();
     let row = |sources: &str, nodes: &str, time, memory| {
@@ -202,39 +212,27 @@ fn chain(change: impl Fn(&mut Toy)) -> Graph {
 
 #[test]
 fn a_recomputation_that_costs_nothing_has_an_infinite_ratio() {
-    let ratio = |time: f64| {
-        let graph = chain(|toy| toy.last().time = Micros(time));
-        let activations = Analysis::new(&graph).activations;
-        let recomputation = recomputations(&graph, &activations).remove(0);
-        recomputation
-            .expect("it can be made again")
-            .ratio(activations[0].bytes)
+    let ratio = |change: &dyn Fn(&mut Toy)| {
+        let graph = chain(change);
+        let bytes = Analysis::new(&graph).activations[0].bytes;
+        recomputations(&graph)[0].ratio(bytes)
     };
-    assert_eq!(ratio(4.0), 2e6);
-    assert_eq!(ratio(0.0), f64::INFINITY);
-    let nothing = chain(|toy| toy.parts.storages[1].bytes = Bytes::ZERO);
-    let activations = Analysis::new(&nothing).activations;
-    let recomputation = recomputations(&nothing, &activations).remove(0);
-    assert_eq!(
-        recomputation
-            .expect("it can be made again")
-            .ratio(Bytes::ZERO),
-        0.0
-    );
+    assert_eq!(ratio(&|_| {}), 2e6);
+    assert_eq!(ratio(&|toy| toy.last().time = Micros::ZERO), f64::INFINITY);
+    assert_eq!(ratio(&|toy| toy.parts.storages[1].bytes = Bytes::ZERO), 0.0);
 }
 
 #[test]
 fn what_may_run_once_or_reads_what_is_overwritten_cannot_be_made_again() {
-    let first = |graph: &Graph| recomputations(graph, &Analysis::new(graph).activations).remove(0);
-    assert!(first(&chain(|_| {})).is_some());
-    assert_eq!(first(&chain(|toy| toy.last().effect = Effect::Once)), None);
-    let overwritten = chain(|toy| {
+    let possible = |graph: Graph| recomputations(&graph)[0].possible;
+    assert!(possible(chain(|_| {})));
+    assert!(!possible(chain(|toy| toy.last().effect = Effect::Once)));
+    assert!(!possible(chain(|toy| {
         let x = toy.parts.nodes[0].writes[0];
         toy.node("update", Phase::Forward, 1.0, &[x], None);
         toy.last().updates = vec![x];
         toy.last().effect = Effect::Once;
-    });
-    assert_eq!(first(&overwritten), None);
+    })));
 }
 
 #[test]
@@ -290,9 +288,24 @@ fn memory_rises_through_the_forward_pass_and_falls_through_the_backward_pass() {
 }
 
 #[test]
-fn active_bytes_are_what_a_node_touches() {
+fn active_bytes_are_what_is_live_just_after_a_node() {
     let graph = perceptron();
-    assert_eq!(active_mem(&graph, NodeId(7)), Bytes(64 + 16 + 100));
-    assert_eq!(active_mem(&graph, NodeId(16)), Bytes(64 + 50 + 16 + 5));
-    assert_eq!(active_mem(&graph, NodeId(18)), Bytes(16 + 16 + 16));
+    let nodes = Profile::of_graph("perceptron", 4, &graph, "cpu").nodes;
+    // `fc1_dw` needs 5 bytes of scratch, which are gone when it has run; h, which `relu_dx` was the
+    // last to use, is freed after that.
+    let active = |rank: usize| nodes[rank].active_mem.get() - 132;
+    assert_eq!(active(7), 100);
+    assert_eq!(active(15), 4 + 100 + 12 + 50 + 50);
+    assert_eq!(active(16), 4 + 12 + 50 + 16);
+    // Of the inputs, what is there from the start.
+    assert_eq!(nodes[0].active_mem, Bytes(132));
+    // The same, by the timeline: the level after each run, before the frees that follow it.
+    let timeline = Timeline::natural(&graph);
+    let steps = Schedule::plain(&graph).steps;
+    for (step, &after) in steps.iter().zip(&timeline.after) {
+        if let rekindle_graph::Step::Run(id) = step {
+            assert_eq!(nodes[id.index()].active_mem, after, "{id}");
+        }
+    }
+    assert!(nodes.iter().all(|n| n.active_mem <= n.peak_mem));
 }

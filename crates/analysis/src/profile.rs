@@ -5,9 +5,9 @@
 
 use rekindle_graph::{Bytes, Graph, Micros, NodeId, Phase, Schedule, Step, replay};
 
-use crate::analysis::Analysis;
-use crate::kind::{Gtype, Kind};
-use crate::recompute::{inactive_times, recomputations};
+use crate::analysis::{Analysis, activations};
+use crate::kind::Kind;
+use crate::recompute::{Tracer, inactive_times};
 
 /// A duration in seconds, as the CSV files have it: not negative, and infinite at most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
@@ -32,53 +32,57 @@ impl From<Seconds> for Micros {
     }
 }
 
-/// The numbers of one node.
+/// The row of one node in the node table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeStats {
-    /// Its position in execution order.
+    /// Its position in the step's own order.
     pub rank: u32,
     /// Its name in the graph.
     pub name: String,
     /// What it makes.
     pub kind: Kind,
-    /// The part of the step that it belongs to.
-    pub gtype: Gtype,
+    /// The part of the step that it belongs to (`gtype`). `None` where a file of another program
+    /// does not say.
+    pub phase: Option<Phase>,
     /// The median time of one run.
     pub run_time: Seconds,
-    /// The highest sum of live bytes while it runs, scratch included.
+    /// The highest sum of live bytes while it runs, its scratch included.
     pub peak_mem: Bytes,
-    /// The bytes that must be there for it: what it reads and writes, and its scratch.
+    /// The sum of live bytes just after it has run: what it made is there, its scratch is gone, and
+    /// what it was the last to use is not yet freed. So μ-TWO's own profiler reads it.
     pub active_mem: Bytes,
-    /// What it ran on.
+    /// The device that it ran on.
     pub device: String,
 }
 
-/// The numbers of one activation. What a file does not have is `None`.
+/// The row of one activation in the activation table. What a file does not have is `None`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ActivationStats {
     /// Its maker's name; `maker:k` for the output `k` of a node with several.
     pub name: String,
     /// What it is: an activation.
     pub kind: Kind,
-    /// Rank of its maker.
+    /// The rank of its maker.
     pub creation: u32,
-    /// Rank of its last forward use. `None`: no forward node reads it.
+    /// The rank of its last forward use. `None`: no forward node reads it.
     pub last_forward: Option<u32>,
-    /// Rank of its first backward use.
+    /// The rank of its first backward use.
     pub first_backward: Option<u32>,
-    /// Rank of its last backward use.
+    /// The rank of its last backward use.
     pub last_backward: Option<u32>,
-    /// Its bytes.
+    /// Its size.
     pub memory_size: Bytes,
-    /// From the end of its last forward use (or its making) to the start of its first backward use.
+    /// The time from the end of its last forward use (or its making) to the start of its first
+    /// backward use.
     pub inactive_time: Option<Seconds>,
-    /// To copy it out of the way and back.
+    /// The time that it takes to copy it out of the way and back.
     pub swap_time: Option<Seconds>,
-    /// To make it again from what is kept. `None` too where it cannot be made again.
+    /// The time that it takes to make it again from what is kept. `None` too where it cannot be
+    /// made again.
     pub recomp_time: Option<Seconds>,
     /// The bytes that making it again adds at most.
     pub recomp_memory: Option<Bytes>,
-    /// Bytes won per second of recomputation; infinite if making it again costs no time.
+    /// The bytes won per second of recomputation; infinite if making it again costs no time.
     pub recompute_ratio: Option<f64>,
 }
 
@@ -87,22 +91,22 @@ pub struct ActivationStats {
 pub struct Profile {
     /// The model's name.
     pub model: String,
-    /// Its batch size.
+    /// The number of samples in a batch.
     pub batch_size: usize,
-    /// Ascending by rank.
+    /// The node table, ascending by rank.
     pub nodes: Vec<NodeStats>,
-    /// Ascending by creation.
+    /// The activation table, ascending by creation.
     pub activations: Vec<ActivationStats>,
 }
 
 /// What a run of the step adds to what its graph already says.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured<'a> {
-    /// What the nodes ran on.
+    /// The device that the nodes ran on.
     pub device: &'a str,
     /// The highest bytes in use while each node ran; indexed by node, the start's for inputs.
     pub peak_mem: &'a [Bytes],
-    /// To copy each activation out and back, in the order of [`Analysis::activations`].
+    /// The time to copy each activation out and back, in the order of [`Analysis::activations`].
     pub swap_times: &'a [Option<Seconds>],
 }
 
@@ -116,6 +120,17 @@ impl Profile {
             nodes: node_stats(graph, &analysis, measured),
             activations: activation_stats(graph, &analysis, measured),
         }
+    }
+
+    /// The profile of a `graph` whose times come from elsewhere: the bytes are those of its plain
+    /// step, and swap times are not known.
+    pub fn of_graph(model: &str, batch_size: usize, graph: &Graph, device: &str) -> Profile {
+        let measured = Measured {
+            device,
+            peak_mem: &node_peaks(graph),
+            swap_times: &vec![None; activations(graph).len()],
+        };
+        Profile::new(model, batch_size, graph, &measured)
     }
 
     /// The sum of the nodes' times.
@@ -148,13 +163,6 @@ pub fn node_peaks(graph: &Graph) -> Vec<Bytes> {
     peaks
 }
 
-/// The bytes that must be there for a node: what it reads and writes, and its scratch.
-pub fn active_mem(graph: &Graph, id: NodeId) -> Bytes {
-    let node = graph.node(id);
-    let operands = node.reads.iter().chain(&node.writes);
-    operands.map(|&s| graph.storage(s).bytes).sum::<Bytes>() + node.workspace
-}
-
 fn node_stats(graph: &Graph, analysis: &Analysis, measured: &Measured) -> Vec<NodeStats> {
     let stats = |id: NodeId| {
         let node = graph.node(id);
@@ -163,10 +171,10 @@ fn node_stats(graph: &Graph, analysis: &Analysis, measured: &Measured) -> Vec<No
             rank: id.0,
             name: node.name.clone(),
             kind: analysis.node_kinds[id.index()],
-            gtype: node.phase.into(),
+            phase: Some(node.phase),
             run_time: if runs { node.time } else { Micros::ZERO }.into(),
             peak_mem: measured.peak_mem[id.index()],
-            active_mem: active_mem(graph, id),
+            active_mem: measured.peak_mem[id.index()] - node.workspace,
             device: measured.device.into(),
         }
     };
@@ -178,14 +186,12 @@ fn activation_stats(
     analysis: &Analysis,
     measured: &Measured,
 ) -> Vec<ActivationStats> {
-    let recomputations = recomputations(graph, &analysis.activations);
+    let mut tracer = Tracer::new(graph, &analysis.activations);
     let inactive_times = inactive_times(graph, &analysis.activations);
-    let derived = recomputations
-        .iter()
-        .zip(inactive_times)
-        .zip(measured.swap_times);
-    let each = analysis.activations.iter().zip(derived);
-    each.map(|(a, ((recomputation, inactive_time), &swap_time))| {
+    let times = inactive_times.iter().zip(measured.swap_times);
+    let each = analysis.activations.iter().zip(times);
+    each.map(|(a, (&inactive_time, &swap_time))| {
+        let recomputation = Some(tracer.recomputation(a)).filter(|r| r.possible);
         let recomputation = recomputation.as_ref();
         ActivationStats {
             name: graph.storage_name(a.storage),
@@ -198,7 +204,7 @@ fn activation_stats(
             inactive_time: Some(inactive_time.into()),
             swap_time,
             recomp_time: recomputation.map(|r| r.time.into()),
-            recomp_memory: recomputation.map(|r| r.memory),
+            recomp_memory: recomputation.map(|r| r.memory(graph, a.storage)),
             recompute_ratio: recomputation.map(|r| r.ratio(a.bytes)),
         }
     })

@@ -5,9 +5,9 @@
 //! The *rank* of a node is its position in the graph's own order, inputs included, so rank `r` is
 //! node `r` in every file and every later stage.
 
-use rekindle_graph::{Bytes, Graph, Liveness, NodeId, Phase, StorageId};
+use rekindle_graph::{Bytes, Graph, NodeId, Phase, StorageId};
 
-use crate::kind::{Kind, node_kind, storage_kinds};
+use crate::kind::{Kind, is_activation, node_kind, storage_kinds};
 
 /// Where the passes begin and end, as ranks. `None` where a step has no such node.
 ///
@@ -24,25 +24,28 @@ pub struct Boundaries {
     pub first_optimizer: Option<NodeId>,
 }
 
-/// One activation and when it is used.
+/// When one activation is made and used in the plain step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Activation {
-    /// Its storage.
+pub struct ActivationUses {
+    /// The storage that holds the activation.
     pub storage: StorageId,
-    /// `memory_size`.
+    /// How large it is (`memory_size`).
     pub bytes: Bytes,
     /// The node that makes it.
     pub made: NodeId,
-    /// The last forward node that reads it, if one does.
+    /// The last node that reads it before its first backward use, if one does.
     pub last_forward: Option<NodeId>,
     /// The first backward node that reads it.
     pub first_backward: NodeId,
     /// The last backward node that reads it.
     pub last_backward: NodeId,
+    /// The last node of any phase that reads it.
+    pub last: NodeId,
 }
 
-impl Activation {
-    /// The forward node after which it lies idle: its last reader, or its maker.
+impl ActivationUses {
+    /// The node after which it lies idle until the backward pass: its last reader before, or its
+    /// maker.
     pub fn idle_after(&self) -> NodeId {
         self.last_forward.unwrap_or(self.made)
     }
@@ -53,12 +56,13 @@ impl Activation {
 pub struct Analysis {
     /// Where the passes begin and end.
     pub boundaries: Boundaries,
-    /// Indexed by storage.
+    /// What each storage is for; indexed by storage.
     pub storage_kinds: Vec<Kind>,
-    /// Indexed by node.
+    /// What each node makes; indexed by node.
     pub node_kinds: Vec<Kind>,
-    /// Ascending by maker, then by storage.
-    pub activations: Vec<Activation>,
+    /// The activations in the order in which they are made, and where a node makes several, by
+    /// storage.
+    pub activations: Vec<ActivationUses>,
 }
 
 impl Analysis {
@@ -66,12 +70,13 @@ impl Analysis {
     pub fn new(graph: &Graph) -> Analysis {
         let storage_kinds = storage_kinds(graph);
         let nodes = graph.nodes().iter();
-        let node_kinds = nodes.map(|n| node_kind(n, &storage_kinds)).collect();
+        let mut activations = activations(graph);
+        activations.sort_by_key(|a| (a.made, a.storage));
         Analysis {
             boundaries: boundaries(graph),
-            activations: activations(graph, &storage_kinds),
+            node_kinds: nodes.map(|n| node_kind(n, &storage_kinds)).collect(),
             storage_kinds,
-            node_kinds,
+            activations,
         }
     }
 }
@@ -86,27 +91,28 @@ fn boundaries(graph: &Graph) -> Boundaries {
     }
 }
 
-fn activations(graph: &Graph, kinds: &[Kind]) -> Vec<Activation> {
-    // Along all nodes, inputs included, a position is a rank.
-    let order: Vec<NodeId> = graph.node_ids().collect();
-    let liveness = Liveness::new(graph, &order);
-    let is_activation = |s: &StorageId| kinds[s.index()] == Kind::Activation;
-    let mut activations: Vec<Activation> = graph
-        .storage_ids()
-        .filter(is_activation)
-        .map(|storage| {
-            let uses = liveness.of(storage);
-            let read = "an activation is read by the backward pass";
-            Activation {
-                storage,
-                bytes: graph.storage(storage).bytes,
-                made: graph.writer(storage),
-                last_forward: uses.last_forward.map(NodeId::new),
-                first_backward: NodeId::new(uses.first_backward.expect(read)),
-                last_backward: NodeId::new(uses.last_backward.expect(read)),
-            }
-        })
-        .collect();
-    activations.sort_by_key(|a| (a.made, a.storage));
-    activations
+/// The activations of a graph, ascending by storage: what the forward pass makes, the backward pass
+/// reads, and nothing keeps anyway.
+pub fn activations(graph: &Graph) -> Vec<ActivationUses> {
+    let storages = graph.storage_ids().filter(|&s| is_activation(graph, s));
+    storages.map(|s| uses(graph, s)).collect()
+}
+
+fn uses(graph: &Graph, storage: StorageId) -> ActivationUses {
+    // The readers ascend, and the graph's own order is the plain step's.
+    let readers = graph.readers(storage);
+    let mut backward = readers
+        .iter()
+        .filter(|&&r| graph.node(r).phase == Phase::Backward);
+    let read = "an activation is read by the backward pass";
+    let first_backward = *backward.next().expect(read);
+    ActivationUses {
+        storage,
+        bytes: graph.storage(storage).bytes,
+        made: graph.writer(storage),
+        last_forward: readers.iter().rfind(|&&r| r < first_backward).copied(),
+        first_backward,
+        last_backward: backward.next_back().copied().unwrap_or(first_backward),
+        last: *readers.last().expect(read),
+    }
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use rekindle_graph::{Bytes, FileError, write_atomically};
 
-use crate::ProfileError;
+use crate::TableError;
 use crate::profile::Seconds;
 
 /// What was read: the rows, and the columns that were not there.
@@ -33,13 +33,13 @@ pub(crate) struct Row<'t> {
 pub(crate) fn read_table<T>(
     path: &Path,
     columns: &'static [&'static str],
-    read_row: impl Fn(&Row) -> Result<T, ProfileError>,
-) -> Result<Table<T>, ProfileError> {
+    read_row: impl Fn(&Row) -> Result<T, TableError>,
+) -> Result<Table<T>, TableError> {
     let bytes = std::fs::read(path).map_err(|source| FileError::Read {
         path: path.to_owned(),
         source,
     })?;
-    let bad = |error: csv::Error| ProfileError::Csv {
+    let bad = |error: csv::Error| TableError::Csv {
         path: path.to_owned(),
         message: error.to_string(),
     };
@@ -48,7 +48,7 @@ pub(crate) fn read_table<T>(
     let find = |column: &&str| header.iter().position(|name| name == *column);
     let positions: Vec<Option<usize>> = columns.iter().map(find).collect();
     if positions.iter().all(Option::is_none) {
-        return Err(ProfileError::MissingColumn {
+        return Err(TableError::MissingColumn {
             path: path.to_owned(),
             column: columns[0],
             expected: columns,
@@ -82,15 +82,15 @@ impl Row<'_> {
         index.is_some_and(|i| self.positions[i].is_some())
     }
 
-    fn bad_cell(&self, column: &'static str, expected: &'static str) -> ProfileError {
+    fn bad_cell(&self, column: &'static str, expected: &'static str) -> TableError {
         if !self.has(column) {
-            return ProfileError::MissingColumn {
+            return TableError::MissingColumn {
                 path: self.path.to_owned(),
                 column,
                 expected: self.columns,
             };
         }
-        ProfileError::Cell {
+        TableError::Cell {
             path: self.path.to_owned(),
             line: self.record.position().map_or(0, csv::Position::line),
             column,
@@ -105,7 +105,7 @@ impl Row<'_> {
         column: &'static str,
         expected: &'static str,
         parse: impl Fn(&str) -> Option<T>,
-    ) -> Result<T, ProfileError> {
+    ) -> Result<T, TableError> {
         parse(self.text(column)).ok_or_else(|| self.bad_cell(column, expected))
     }
 
@@ -115,7 +115,7 @@ impl Row<'_> {
         column: &'static str,
         expected: &'static str,
         parse: impl Fn(&str) -> Option<T>,
-    ) -> Result<Option<T>, ProfileError> {
+    ) -> Result<Option<T>, TableError> {
         match self.text(column) {
             "" => Ok(None),
             _ => self.parse(column, expected, parse).map(Some),
@@ -123,18 +123,18 @@ impl Row<'_> {
     }
 
     /// A name: any text but none.
-    pub(crate) fn name(&self, column: &'static str) -> Result<String, ProfileError> {
+    pub(crate) fn name(&self, column: &'static str) -> Result<String, TableError> {
         let name = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         self.parse(column, "a name", name)
     }
 
     /// A rank that must be there.
-    pub(crate) fn rank(&self, column: &'static str) -> Result<u32, ProfileError> {
+    pub(crate) fn rank(&self, column: &'static str) -> Result<u32, TableError> {
         self.parse(column, "a rank, zero or more", |text| text.parse().ok())
     }
 
     /// A rank, or `-1` for none.
-    pub(crate) fn rank_or_none(&self, column: &'static str) -> Result<Option<u32>, ProfileError> {
+    pub(crate) fn rank_or_none(&self, column: &'static str) -> Result<Option<u32>, TableError> {
         self.parse(column, "a rank, or -1 for none", |text| match text {
             "-1" => Some(None),
             _ => text.parse().ok().map(Some),
@@ -171,8 +171,8 @@ pub(crate) fn write_table(
     path: &Path,
     columns: &[&str],
     rows: impl Iterator<Item = Vec<String>>,
-) -> Result<(), ProfileError> {
-    let bad = |message: String| ProfileError::Csv {
+) -> Result<(), TableError> {
+    let bad = |message: String| TableError::Csv {
         path: path.to_owned(),
         message,
     };

@@ -1,7 +1,7 @@
 //! What it takes to make each activation again: the recomputation metrics of μ-TWO.
 //!
-//! In: a graph whose nodes have times, and its activations. Out: for each activation its
-//! [`Recomputation`], or `None` where it cannot be made again.
+//! In: a graph whose nodes have times, and its activations. Out: the [`Recomputation`] of any of
+//! them.
 //!
 //! Method: from the activation's maker, the trace goes back through the real dependencies and ends
 //! at what is there anyway (persistent storages) and at other activations, which count as kept. The
@@ -13,19 +13,19 @@
 
 use rekindle_graph::{Bytes, Effect, Graph, Micros, NodeId, Phase, StorageId};
 
-use crate::analysis::Activation;
+use crate::analysis::ActivationUses;
 
 /// What it takes to make one activation again.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recomputation {
-    /// `recomp_srcs`: what must be there, ascending.
+    /// What must be there (`recomp_srcs`): persistent storages and other activations, ascending.
     pub sources: Vec<StorageId>,
-    /// `recomp_graph`: what must run, ascending and so in an order that can run.
+    /// What must run (`recomp_graph`), ascending and so in an order that can run.
     pub nodes: Vec<NodeId>,
-    /// `recomp_time`: the sum of the nodes' times.
+    /// The sum of the nodes' times (`recomp_time`).
     pub time: Micros,
-    /// `recomp_memory`: the most that running the nodes adds to the bytes of the sources.
-    pub memory: Bytes,
+    /// Whether every one of the nodes may run again just before the first backward use.
+    pub possible: bool,
 }
 
 impl Recomputation {
@@ -38,20 +38,17 @@ impl Recomputation {
             (Bytes(bytes), seconds) => bytes as f64 / seconds,
         }
     }
-}
 
-/// The recomputation of each of `activations`, in their order.
-pub fn recomputations(graph: &Graph, activations: &[Activation]) -> Vec<Option<Recomputation>> {
-    let mut tracer = Tracer::new(graph, activations);
-    activations
-        .iter()
-        .map(|a| tracer.recomputation(a))
-        .collect()
+    /// `recomp_memory`: the most that running the nodes adds to the bytes of the sources, while
+    /// they make `target`.
+    pub fn memory(&self, graph: &Graph, target: StorageId) -> Bytes {
+        peak_of(graph, &self.nodes, target)
+    }
 }
 
 /// `inactive_time` of each of `activations`: from the end of its last forward use to the start of
 /// its first backward use.
-pub fn inactive_times(graph: &Graph, activations: &[Activation]) -> Vec<Micros> {
+pub fn inactive_times(graph: &Graph, activations: &[ActivationUses]) -> Vec<Micros> {
     // `start[r]` is when rank `r` starts in the plain step.
     let mut start = Vec::with_capacity(graph.nodes().len() + 1);
     start.push(Micros::ZERO);
@@ -65,8 +62,9 @@ pub fn inactive_times(graph: &Graph, activations: &[Activation]) -> Vec<Micros> 
         .collect()
 }
 
-/// Marks carry the number of the trace, so that a new trace needs no clearing.
-struct Tracer<'g> {
+/// Traces back from activations to what makes them. Marks carry the number of the trace, so that a
+/// new trace needs no clearing.
+pub struct Tracer<'g> {
     graph: &'g Graph,
     is_activation: Vec<bool>,
     trace: u32,
@@ -75,7 +73,8 @@ struct Tracer<'g> {
 }
 
 impl<'g> Tracer<'g> {
-    fn new(graph: &'g Graph, activations: &[Activation]) -> Tracer<'g> {
+    /// A tracer that stops at `activations`, all of `graph`.
+    pub fn new(graph: &'g Graph, activations: &[ActivationUses]) -> Tracer<'g> {
         let mut is_activation = vec![false; graph.storages().len()];
         for a in activations {
             is_activation[a.storage.index()] = true;
@@ -89,18 +88,16 @@ impl<'g> Tracer<'g> {
         }
     }
 
-    fn recomputation(&mut self, activation: &Activation) -> Option<Recomputation> {
+    /// What makes `activation` again if every other one is kept.
+    pub fn recomputation(&mut self, activation: &ActivationUses) -> Recomputation {
         let (sources, nodes) = self.trace(activation.made);
         let can_run = |&n: &NodeId| may_run_again(self.graph, n, activation.first_backward);
-        if !nodes.iter().all(can_run) {
-            return None;
-        }
-        Some(Recomputation {
+        Recomputation {
             time: nodes.iter().map(|&n| self.graph.node(n).time).sum(),
-            memory: peak_of(self.graph, &nodes, activation.storage),
+            possible: nodes.iter().all(can_run),
             sources,
             nodes,
-        })
+        }
     }
 
     fn trace(&mut self, maker: NodeId) -> (Vec<StorageId>, Vec<NodeId>) {

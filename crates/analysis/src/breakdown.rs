@@ -8,11 +8,21 @@ use rekindle_graph::{Bytes, Graph, Schedule, Step, StorageId, replay};
 use crate::analysis::Analysis;
 use crate::kind::Kind;
 
+/// The layers that bytes are shown in, from the bottom of a stack to its top. Scratch belongs to
+/// the last.
+pub const LAYERS: [(&str, &[Kind]); 5] = [
+    ("weights", &[Kind::Parameter]),
+    ("optimizer states", &[Kind::OptimizerState]),
+    ("gradients", &[Kind::Gradient]),
+    ("feature maps", &[Kind::Activation]),
+    ("other", &[Kind::Input, Kind::Other]),
+];
+
 /// Live bytes by kind at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Breakdown {
     by_kind: [Bytes; Kind::ALL.len()],
-    /// Scratch of the node that runs.
+    /// The scratch of the node that runs.
     pub scratch: Bytes,
 }
 
@@ -20,6 +30,13 @@ impl Breakdown {
     /// The bytes of one kind.
     pub fn of(&self, kind: Kind) -> Bytes {
         self.by_kind[kind as usize]
+    }
+
+    /// The bytes of each of [`LAYERS`].
+    pub fn layers(&self) -> [Bytes; LAYERS.len()] {
+        let mut layers = LAYERS.map(|(_, kinds)| kinds.iter().map(|&kind| self.of(kind)).sum());
+        layers[LAYERS.len() - 1] += self.scratch;
+        layers
     }
 
     /// All bytes.

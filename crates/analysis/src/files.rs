@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 
 use rekindle_graph::{Graph, read_graph, write_atomically};
 
-use crate::ProfileError;
-use crate::kind::{Gtype, Kind};
+use crate::TableError;
+use crate::kind::{Kind, gtype, phase_of};
 use crate::profile::{ActivationStats, NodeStats, Profile, Seconds};
 use crate::table::{Row, Table, number, read_table, write_table};
 
@@ -77,7 +77,7 @@ pub fn write_profile(
     folder: &Path,
     profile: &Profile,
     graph: &Graph,
-) -> Result<ProfilePaths, ProfileError> {
+) -> Result<ProfilePaths, TableError> {
     let paths = ProfilePaths::new(folder, &profile.model, profile.batch_size);
     write_node_stats(&paths.nodes, &profile.nodes)?;
     write_activation_stats(&paths.activations, &profile.activations)?;
@@ -93,7 +93,7 @@ pub fn read_profile(
     folder: &Path,
     model: &str,
     batch_size: usize,
-) -> Result<(Profile, Graph), ProfileError> {
+) -> Result<(Profile, Graph), TableError> {
     let paths = ProfilePaths::new(folder, model, batch_size);
     let nodes = read_node_stats(&paths.nodes)?;
     let activations = read_activation_stats(&paths.activations)?;
@@ -112,10 +112,10 @@ fn complete<T>(
     path: &Path,
     table: &Table<T>,
     expected: &'static [&'static str],
-) -> Result<(), ProfileError> {
+) -> Result<(), TableError> {
     match table.missing.first() {
         None => Ok(()),
-        Some(column) => Err(ProfileError::MissingColumn {
+        Some(column) => Err(TableError::MissingColumn {
             path: path.to_owned(),
             column,
             expected,
@@ -127,13 +127,13 @@ fn complete<T>(
 ///
 /// # Errors
 /// Names the file.
-pub fn write_node_stats(path: &Path, nodes: &[NodeStats]) -> Result<(), ProfileError> {
+pub fn write_node_stats(path: &Path, nodes: &[NodeStats]) -> Result<(), TableError> {
     let row = |n: &NodeStats| {
         vec![
             n.rank.to_string(),
             n.name.clone(),
             n.kind.name().into(),
-            n.gtype.name().into(),
+            gtype(n.phase).into(),
             n.run_time.get().to_string(),
             n.peak_mem.get().to_string(),
             n.active_mem.get().to_string(),
@@ -147,17 +147,17 @@ pub fn write_node_stats(path: &Path, nodes: &[NodeStats]) -> Result<(), ProfileE
 ///
 /// # Errors
 /// Names the file, the line and the column.
-pub fn read_node_stats(path: &Path) -> Result<Table<NodeStats>, ProfileError> {
+pub fn read_node_stats(path: &Path) -> Result<Table<NodeStats>, TableError> {
     read_table(path, NODE_COLUMNS, |row| {
         let device = row.optional("device", "a name", |text| Some(text.to_owned()))?;
         Ok(NodeStats {
             rank: row.rank("rank")?,
             name: row.name("node_name")?,
             kind: kind(row)?,
-            gtype: row.parse(
+            phase: row.parse(
                 "gtype",
                 "input, forward, backward, optimizer or intermediate/other",
-                Gtype::from_name,
+                phase_of,
             )?,
             run_time: row.parse("median_run_time_s", number::SECONDS, number::seconds)?,
             peak_mem: row.parse("median_peak_mem_bytes", number::BYTES, number::bytes)?,
@@ -174,7 +174,7 @@ pub fn read_node_stats(path: &Path) -> Result<Table<NodeStats>, ProfileError> {
 pub fn write_activation_stats(
     path: &Path,
     activations: &[ActivationStats],
-) -> Result<(), ProfileError> {
+) -> Result<(), TableError> {
     let rank = |r: Option<u32>| r.map_or("-1".into(), |r| r.to_string());
     let seconds = |s: Option<Seconds>| s.map_or(String::new(), |s| s.get().to_string());
     let row = |a: &ActivationStats| {
@@ -201,7 +201,7 @@ pub fn write_activation_stats(
 ///
 /// # Errors
 /// Names the file, the line and the column.
-pub fn read_activation_stats(path: &Path) -> Result<Table<ActivationStats>, ProfileError> {
+pub fn read_activation_stats(path: &Path) -> Result<Table<ActivationStats>, TableError> {
     read_table(path, ACTIVATION_COLUMNS, |row| {
         let seconds = |column| row.optional(column, number::SECONDS, number::seconds);
         Ok(ActivationStats {
@@ -221,7 +221,7 @@ pub fn read_activation_stats(path: &Path) -> Result<Table<ActivationStats>, Prof
     })
 }
 
-fn kind(row: &Row) -> Result<Kind, ProfileError> {
+fn kind(row: &Row) -> Result<Kind, TableError> {
     let expected = "parameter, gradient, activation, optimizer_state, input or other";
     row.parse("node_type", expected, Kind::from_name)
 }

@@ -5,11 +5,11 @@ mod toy;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use rekindle_graph::Bytes;
-use rekindle_profile::{
-    Analysis, Gtype, Kind, Measured, Profile, ProfileError, ProfilePaths, Seconds, node_peaks,
+use rekindle_analysis::{
+    Analysis, Kind, Measured, Profile, ProfilePaths, Seconds, TableError, node_peaks,
     read_activation_stats, read_node_stats, read_profile, write_profile,
 };
+use rekindle_graph::Bytes;
 use toy::perceptron;
 
 /// A fresh folder of this test's own.
@@ -83,7 +83,7 @@ fn headers_and_names_are_exactly_those_of_the_format() {
         "rank,node_name,node_type,gtype,median_run_time_s,median_peak_mem_bytes,\
          median_active_mem_bytes,device"
     );
-    assert_eq!(nodes[1], "0,x,input,input,0,132,64,\"cpu, 2 threads\"");
+    assert_eq!(nodes[1], "0,x,input,input,0,132,132,\"cpu, 2 threads\"");
     let activations = lines(&paths.activations);
     assert_eq!(
         activations[0],
@@ -121,7 +121,7 @@ fn profiles_of_another_program_read_too() {
         assert_eq!(node_table.rows.len(), nodes, "{model}");
         assert!(node_table.missing.is_empty(), "{model}");
         assert_eq!(node_table.rows[0].kind, Kind::Parameter);
-        assert!(node_table.rows.iter().any(|n| n.gtype == Gtype::Other));
+        assert!(node_table.rows.iter().any(|n| n.phase.is_none()));
         let table = read_activation_stats(&paths.activations).expect("an activation table");
         assert_eq!(table.rows.len(), activations, "{model}");
         assert_eq!(
@@ -197,7 +197,7 @@ fn a_file_of_another_kind_is_refused() {
     let half = "activation_name,node_type\na,activation\n";
     check_complaint("half", half, "no column `creation_rank`");
     let missing = read_node_stats(Path::new("no/such/file.csv"));
-    assert!(matches!(missing, Err(ProfileError::File(_))));
+    assert!(matches!(missing, Err(TableError::File(_))));
 }
 
 #[test]
