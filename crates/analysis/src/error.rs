@@ -12,7 +12,11 @@ pub enum TableError {
     File(#[from] FileError),
     #[error("{}: {message}", path.display())]
     Csv { path: PathBuf, message: String },
-    #[error("{}: there is no column `{column}`; a file of this kind has {}", path.display(), expected.join(","))]
+    #[error(
+        "{}: there is no column `{column}`; a file of this kind has {}",
+        path.display(),
+        expected.join(",")
+    )]
     MissingColumn {
         path: PathBuf,
         column: &'static str,

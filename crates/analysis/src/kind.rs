@@ -2,11 +2,12 @@
 //!
 //! In: a graph. Out: a [`Kind`] for every storage and every node.
 //!
-//! An activation is made in the forward pass, read in the backward pass, and not persistent. Of the
-//! rest, the optimizer's nodes tell the most: what they overwrite is a parameter if the model reads it
-//! too and a state of the optimizer if nobody else does, and what they read from the backward pass
-//! is a gradient. Where a step has no optimizer, an output of the backward pass is a gradient. Where
-//! nothing tells, the declared role decides; a gradient that only passes through is `other`.
+//! An activation is made in the forward pass, read in the backward pass, and not persistent. Of
+//! the rest, the optimizer's nodes tell the most: what they overwrite is a parameter if the model
+//! reads it too and a state of the optimizer if nobody else does, and what they read from the
+//! backward pass is a gradient. Where a step has no optimizer, an output of the backward pass is a
+//! gradient. Where nothing tells, the declared role decides; a gradient that only passes through is
+//! `other`.
 
 use rekindle_graph::{Graph, Node, Phase, Role, StorageId};
 
