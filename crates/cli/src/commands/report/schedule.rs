@@ -1,10 +1,9 @@
 //! A schedule as the page draws it: what runs when, in how many bytes, and from which run to which
 //! each storage is live.
 
+use rekindle_analysis::LAYERS;
 use rekindle_graph::{Graph, Moment, ScheduleError, Step, StorageId, replay};
 use rekindle_report::page::{DecisionRow, Schedule, Tensor};
-
-use crate::commands::profile::pictures::LAYERS;
 
 /// `schedule` on `graph`, whose storages are `tensors`.
 ///
