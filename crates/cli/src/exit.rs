@@ -132,7 +132,6 @@ fn of_training(error: &rekindle::Error) -> Option<u8> {
         Error::Plan(PlanError::Rejected { .. })
         | Error::Rewrite(_)
         | Error::Verify(_)
-        | Error::NotAsPlanned { .. }
         | Error::PeakDiffers { .. } => Some(VIOLATION),
         Error::Weights(_) | Error::Checkpoint { .. } | Error::OtherRun { .. } => Some(BAD_FILE),
         Error::Engine(error) | Error::Profile(ProfileError::Engine(error))

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Context as _;
-use rekindle::{FitOptions, profile_plain};
+use rekindle::{FitOptions, plain, profile_layout};
 use rekindle_graph::{Graph, read_graph};
 use rekindle_models::{ModelOptions, build};
 use rekindle_program::Optimizer;
@@ -45,5 +45,7 @@ pub(crate) fn graph_or_model(name: &Path, batch: Option<usize>) -> anyhow::Resul
     }
     let mut progress = Preparation::new();
     let mut watch = |preparing| progress.show(preparing);
-    Ok(profile_plain(&model, &FitOptions::default(), &mut watch)?)
+    let options = FitOptions::default();
+    let plain = plain(&model, options.threads);
+    Ok(profile_layout(&model, &plain, &options, &mut watch)?)
 }

@@ -6,8 +6,8 @@
 
 use std::time::Instant;
 
-use rekindle_engine::Observer;
-use rekindle_graph::{Bytes, Graph, NodeId, Phase};
+use rekindle_engine::{Layout, Observer};
+use rekindle_graph::{Bytes, Node, NodeId, Phase};
 use serde_json::{Value, json};
 
 /// One run of a node.
@@ -17,8 +17,6 @@ struct Slice {
     start: f64,
     duration: f64,
     in_use: Bytes,
-    /// Whether it ran before in this step.
-    again: bool,
 }
 
 /// Watches a step.
@@ -27,18 +25,15 @@ pub(crate) struct Trace {
     slices: Vec<Slice>,
     /// When the node that runs now began.
     started: f64,
-    /// Whether a node has run; indexed by node.
-    ran: Vec<bool>,
 }
 
 impl Trace {
-    /// Begins now, for a step of `graph`.
-    pub(crate) fn new(graph: &Graph) -> Trace {
+    /// Begins now.
+    pub(crate) fn new() -> Trace {
         Trace {
             began: Instant::now(),
             slices: Vec::new(),
             started: 0.0,
-            ran: vec![false; graph.nodes().len()],
         }
     }
 
@@ -46,8 +41,9 @@ impl Trace {
         self.began.elapsed().as_secs_f64() * 1e6
     }
 
-    /// The events of a step that is over.
-    pub(crate) fn to_json(&self, graph: &Graph, step: u64) -> String {
+    /// The events of a step of `layout` that is over.
+    pub(crate) fn to_json(&self, layout: &Layout, step: u64) -> String {
+        let graph = layout.graph();
         let name = |what: &str, name: &str| {
             let args = json!({"name": name});
             json!({"ph": "M", "name": what, "pid": 1, "tid": 1, "args": args})
@@ -61,8 +57,11 @@ impl Trace {
                 "ts": 0.0, "dur": end, "pid": 1, "tid": 1,
             }),
         ];
+        let mut ran = vec![false; layout.program().nodes.len()];
         for slice in &self.slices {
-            events.push(event(graph, slice));
+            let ran = &mut ran[layout.origin(slice.node).index()];
+            let again = std::mem::replace(ran, true);
+            events.push(event(graph.node(slice.node), slice, again));
             events.push(json!({
                 "ph": "C", "name": "bytes in use", "ts": slice.start, "pid": 1,
                 "args": {"bytes": slice.in_use.get()},
@@ -83,16 +82,14 @@ impl Observer for Trace {
             start: self.started,
             duration: self.now() - self.started,
             in_use,
-            again: std::mem::replace(&mut self.ran[node.index()], true),
         });
     }
 }
 
 /// The colours are names that Chrome's viewer knows; others choose by name.
-fn event(graph: &Graph, slice: &Slice) -> Value {
-    let node = graph.node(slice.node);
+fn event(node: &Node, slice: &Slice, again: bool) -> Value {
     let swap = ["offload", "fetch"].contains(&node.op.as_str());
-    let (category, colour) = match (slice.again, node.phase) {
+    let (category, colour) = match (again, node.phase) {
         _ if swap => ("swap", "yellow"),
         (true, _) => ("recompute", "terrible"),
         (false, Phase::Input) => ("input", "grey"),

@@ -1,5 +1,7 @@
 //! The arena: one block of memory that holds every tensor of a step.
 
+use std::path::Path;
+
 use memmap2::MmapMut;
 use rekindle_graph::Bytes;
 
@@ -69,10 +71,68 @@ impl Arena {
     }
 }
 
-/// What the system says it can give without swapping; `None` where it does not say.
+/// The most bytes that this process ever had in memory, as the system counts them (`VmHWM`); `None`
+/// where it does not say.
+pub fn resident_peak() -> Option<Bytes> {
+    in_kib("/proc/self/status", "VmHWM:")
+}
+
+/// What the system says it can give without swapping and the process's control groups allow; `None`
+/// where neither says.
 fn available_memory() -> Option<Bytes> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find(|l| l.starts_with("MemAvailable:"))?;
-    let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
-    Some(Bytes(kib * 1024))
+    let machine = in_kib("/proc/meminfo", "MemAvailable:");
+    machine.into_iter().chain(room_in_groups()).min()
+}
+
+/// The number of KiB after `name` in a file of the system.
+fn in_kib(path: &str, name: &str) -> Option<Bytes> {
+    let text = std::fs::read_to_string(path).ok()?;
+    Some(Bytes(number_after(&text, name)? * 1024))
+}
+
+fn number_after(text: &str, name: &str) -> Option<u64> {
+    let mut words = text.split_whitespace();
+    words.find(|&word| word == name)?;
+    words.next()?.parse().ok()
+}
+
+/// What the memory control groups (version 2) that hold this process leave it, if any does.
+fn room_in_groups() -> Option<Bytes> {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let root = Path::new("/sys/fs/cgroup");
+    let own = root.join(own);
+    let groups = own.ancestors().take_while(|group| group.starts_with(root));
+    groups.filter_map(room_in_group).min()
+}
+
+/// What the limit of one group leaves. Cached files are no obstacle: the system drops them first.
+fn room_in_group(folder: &Path) -> Option<Bytes> {
+    let read = |file: &str| std::fs::read_to_string(folder.join(file)).ok();
+    // A group without a limit says `max`.
+    let limit: u64 = read("memory.max")?.trim().parse().ok()?;
+    let used: u64 = read("memory.current")?.trim().parse().ok()?;
+    let cached = number_after(&read("memory.stat")?, "file")?;
+    Some(Bytes(limit.saturating_sub(used.saturating_sub(cached))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_control_group_leaves_what_its_limit_says_without_cached_files() {
+        let folder = std::env::temp_dir().join(format!("rekindle-group.{}", std::process::id()));
+        std::fs::create_dir(&folder).expect("a fresh folder");
+        let write = |file, text| std::fs::write(folder.join(file), text).expect("writable");
+        assert_eq!(room_in_group(&folder), None, "no group at all");
+        write("memory.current", "700\n");
+        write("memory.stat", "anon 500\nfile_mapped 1\nfile 200\n");
+        write("memory.max", "max\n");
+        let unlimited = room_in_group(&folder);
+        write("memory.max", "1000\n");
+        let limited = room_in_group(&folder);
+        std::fs::remove_dir_all(&folder).expect("it can go");
+        assert_eq!((unlimited, limited), (None, Some(Bytes(500))));
+    }
 }

@@ -13,7 +13,7 @@ use rekindle_program::{ALIGN, DType, Node, Program};
 
 use crate::arena::Span;
 use crate::kernels::KernelError;
-use crate::{Spill, StepContext, Threads};
+use crate::{Iteration, Spill, Threads};
 
 /// The operands of one run. Each mutable one is handed out once.
 pub(crate) struct Operands<'a> {
@@ -131,7 +131,7 @@ pub(crate) struct Call<'a> {
     operands: Operands<'a>,
     program: &'a Program,
     node: &'a Node,
-    pub(crate) context: StepContext,
+    pub(crate) iteration: Iteration,
     pub(crate) threads: &'a Threads,
     pub(crate) spill: &'a mut dyn Spill,
 }
@@ -192,7 +192,7 @@ pub(crate) fn run_kernel(
     program: &Program,
     node: &Node,
     operands: Operands<'_>,
-    context: StepContext,
+    iteration: Iteration,
     threads: &Threads,
     spill: &mut dyn Spill,
 ) -> Result<(), KernelError> {
@@ -200,7 +200,7 @@ pub(crate) fn run_kernel(
         operands,
         program,
         node,
-        context,
+        iteration,
         threads,
         spill,
     })

@@ -1,6 +1,6 @@
 //! What can go wrong before or while a step runs.
 
-use rekindle_graph::{Bytes, ScheduleError};
+use rekindle_graph::Bytes;
 use rekindle_program::DType;
 
 use crate::kernels::KernelError;
@@ -9,8 +9,11 @@ use crate::kernels::KernelError;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[allow(missing_docs)] // The messages say what the fields are.
 pub enum EngineError {
-    #[error("the schedule cannot run: {0}")]
-    Schedule(#[from] ScheduleError),
+    #[error(
+        "`{node}` is not what any node of {program} does with that many threads; run the graph that \
+         was made from this program"
+    )]
+    OtherProgram { node: String, program: String },
     #[error(
         "the step needs an arena of {needed}, but this machine has {available} to give; take a \
          smaller batch, or plan the step for a budget below that"

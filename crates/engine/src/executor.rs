@@ -1,122 +1,85 @@
-//! The executor: a program and a schedule → a step that runs in one arena.
+//! The executor: a layout → a training step that runs in one arena.
 //!
-//! Everything is decided before the first step: the schedule is replayed, its lifetimes are placed,
-//! and each step becomes an [`Action`] with fixed addresses. Running a step allocates nothing.
+//! Everything is decided before the first training step: the [`Layout`] has an address for
+//! everything, and the arena is reserved. Running allocates nothing.
 //!
-//! Invariant: spans that are live at the same time do not overlap (`placement`), and an action's
-//! writes and scratch are disjoint from its reads, so the slices handed to a kernel never alias.
+//! Invariant: spans that are live at the same time do not overlap (`placement`), and a run's writes
+//! and scratch are disjoint from its reads, so the slices handed to a kernel never alias.
 
-use rekindle_graph::{Bytes, Graph, NodeId, Schedule, Step, StorageId, Timeline};
+use rekindle_graph::{Bytes, Graph, NodeId, StorageId};
 use rekindle_program::{DType, Program};
 
 use crate::arena::{Arena, Span};
-use crate::dispatch::{Operands, run_kernel, workspace};
-use crate::lifetimes::{Lifetimes, Touch};
-use crate::placement::{Placement, place};
+use crate::dispatch::{Operands, run_kernel};
+use crate::layout::Instruction;
 use crate::spill::NoSpill;
-use crate::{EngineError, Spill, Threads};
+use crate::{EngineError, Layout, Peak, Spill, Threads};
 
-/// The planner's view of `program` as this engine runs it with `threads` threads.
-pub fn lower(program: &Program, threads: usize) -> Graph {
-    program.graph(|op| workspace(op, threads))
-}
-
-/// What makes one step differ from the next.
+/// What makes one training step differ from the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StepContext {
-    /// Of all randomness in the run.
+pub struct Iteration {
+    /// The seed of all randomness in the run.
     pub seed: u64,
-    /// Counted from 1.
-    pub step: u64,
+    /// Which training step it is, counted from 1.
+    pub number: u64,
 }
 
-/// Bytes at the peak of a step, as predicted before it or as measured in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peak {
-    /// The largest sum of live bytes.
-    pub live: Bytes,
-    /// The end of the highest address in use: live bytes plus what fragmentation costs.
-    pub arena: Bytes,
-}
-
-/// Who wants to know when a node runs. The engine reads no clock; an observer may.
+/// Who wants to know when a node of the graph that runs does so. The engine reads no clock; an
+/// observer may.
 pub trait Observer {
-    /// Just before a node's kernel.
+    /// Called just before a node's kernel.
     fn before(&mut self, node: NodeId);
-    /// Just after a node's kernel, with the bytes that were in use while it ran.
+    /// Called just after a node's kernel, with the bytes that were in use while it ran.
     fn after(&mut self, node: NodeId, in_use: Bytes);
-    /// After that, for each tensor that the node made: its bytes. They may be moved away and back,
-    /// but must be what they were when the call returns.
-    fn made(&mut self, _tensor: StorageId, _contents: &mut [u8]) {}
+    /// Called after that, for each storage that the node made, with its bytes. They may be moved
+    /// away and back, but must be what they were when the call returns.
+    fn made(&mut self, _storage: StorageId, _contents: &mut [u8]) {}
 }
 
-/// Nobody.
+/// Nobody wants to know.
 impl Observer for () {
     fn before(&mut self, _: NodeId) {}
     fn after(&mut self, _: NodeId, _: Bytes) {}
 }
 
-/// One thing to do, with its addresses.
-#[derive(Clone, Debug)]
-enum Action {
-    /// Ranges are of [`Engine::spans`]. `claimed` is given back when the action is over if it is
-    /// in `passing`: scratch, and copies of outputs that are still live.
-    Run {
-        node: NodeId,
-        reads: [u32; 2],
-        writes: [u32; 2],
-        scratch: Span,
-        claimed: u64,
-        passing: u64,
-    },
-    Free(Span),
-}
-
-/// A program set up to run, with its memory.
+/// A training step set up to run, with its memory. Tensors are named by their ids in the program.
 pub struct Engine {
-    program: Program,
-    graph: Graph,
+    layout: Layout,
     threads: Threads,
     arena: Arena,
     spill: Box<dyn Spill + Send>,
-    spans: Vec<Span>,
-    actions: Vec<Action>,
-    /// Where each storage is between steps; indexed by storage.
-    between: Vec<Option<Span>>,
-    /// End of the highest storage that is there from the start, and the sum of them all.
-    resident: Peak,
-    predicted: Peak,
     /// The seed of the sources' values, as long as nothing else was written to them.
     filled: Option<u64>,
 }
 
 impl Engine {
-    /// Sets up the plain step: every node once, in the program's own order, weights from seed 0.
+    /// Sets up the plain step, with weights from seed 0.
     ///
     /// # Errors
     /// If the arena does not fit in the machine's memory.
     pub fn new(program: &Program, threads: usize) -> Result<Engine, EngineError> {
-        let graph = lower(program, threads);
-        let steps = Schedule::plain(&graph).steps;
-        Engine::with_schedule(program, &steps, threads, 0, &mut |_, _| {})
+        Engine::with_layout(Layout::plain(program, threads), 0, &mut |_, _| {})
     }
 
-    /// Sets up any valid schedule of runs and frees, with weights from `seed`. `ready` is told now
-    /// and then how many bytes of how large an arena are ready.
+    /// Sets up a step that has been placed, with weights from `seed`. `ready` is told now and then
+    /// how many bytes of how large an arena are ready.
     ///
     /// # Errors
-    /// If the schedule is not valid for the program, or the arena does not fit in memory.
-    pub fn with_schedule(
-        program: &Program,
-        steps: &[Step],
-        threads: usize,
+    /// If the arena does not fit in the machine's memory.
+    pub fn with_layout(
+        layout: Layout,
         seed: u64,
         ready: &mut dyn FnMut(Bytes, Bytes),
     ) -> Result<Engine, EngineError> {
-        let layout = Layout::new(program, steps, threads)?;
-        let size = layout.placement.size;
+        let size = layout.predicted().arena;
         let arena = Arena::new(size, &mut |bytes| ready(bytes, size))?;
-        let mut engine = layout.into_engine(program, steps, Threads::new(threads), arena);
+        let mut engine = Engine {
+            threads: Threads::new(layout.threads()),
+            layout,
+            arena,
+            spill: Box::new(NoSpill),
+            filled: None,
+        };
         engine.fill_sources(seed);
         Ok(engine)
     }
@@ -127,25 +90,19 @@ impl Engine {
         if self.filled.replace(seed) == Some(seed) {
             return;
         }
-        for index in 0..self.program.tensors.len() {
-            let Some(init) = self.program.init[index].clone() else {
+        let Engine { layout, arena, .. } = self;
+        let tensors = layout.program.tensors.iter().zip(&layout.program.init);
+        for (index, (tensor, init)) in tensors.enumerate() {
+            let (Some(init), Some(span)) = (init, layout.between[index]) else {
                 continue;
             };
-            let id = StorageId::new(index);
-            let Some(span) = self.between[index] else {
-                continue;
-            };
-            match self.program.tensor(id).dtype {
+            let bytes = arena.bytes_mut(span);
+            match tensor.dtype {
                 DType::F32 => {
-                    let len = self.program.tensor(id).len();
-                    let bytes = self.arena.bytes_mut(span);
-                    init.fill_f32(seed, index, &mut cast_mut::<f32>(bytes)[..len]);
+                    let values = &mut cast_mut::<f32>(bytes)[..tensor.len()];
+                    init.fill_f32(seed, index, values);
                 }
-                DType::I64 => {
-                    let len = self.program.tensor(id).len();
-                    let bytes = self.arena.bytes_mut(span);
-                    init.fill_i64(&mut cast_mut::<i64>(bytes)[..len]);
-                }
+                DType::I64 => init.fill_i64(&mut cast_mut::<i64>(bytes)[..tensor.len()]),
                 DType::U8 => {}
             }
         }
@@ -156,14 +113,19 @@ impl Engine {
         self.spill = spill;
     }
 
-    /// The program.
-    pub fn program(&self) -> &Program {
-        &self.program
+    /// The layout that it runs.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
     }
 
-    /// The planner's view of the program, scratch of this engine included.
+    /// The program.
+    pub fn program(&self) -> &Program {
+        &self.layout.program
+    }
+
+    /// The graph that runs; of the plain step, the planner's view of the program.
     pub fn graph(&self) -> &Graph {
-        &self.graph
+        &self.layout.graph
     }
 
     /// How many threads run a kernel.
@@ -171,70 +133,67 @@ impl Engine {
         self.threads.count()
     }
 
-    /// The peak that every step will have.
+    /// The peak that every training step will have.
     pub fn predicted(&self) -> Peak {
-        self.predicted
+        self.layout.predicted()
     }
 
-    /// Runs one step and says what its peak really was.
+    /// Runs one training step and says what its peak really was.
     ///
     /// # Errors
     /// If the data is bad: an id or label out of range.
-    pub fn run(&mut self, context: StepContext) -> Result<Peak, EngineError> {
-        self.run_observed(context, &mut ())
+    pub fn run(&mut self, iteration: Iteration) -> Result<Peak, EngineError> {
+        self.run_observed(iteration, &mut ())
     }
 
-    /// Runs one step with somebody watching each node.
+    /// Runs one training step with somebody watching each node.
     ///
     /// # Errors
     /// If the data is bad: an id or label out of range.
     pub fn run_observed(
         &mut self,
-        context: StepContext,
+        iteration: Iteration,
         observer: &mut dyn Observer,
     ) -> Result<Peak, EngineError> {
         self.filled = None;
         let base = self.arena.as_mut_ptr();
+        let layout = &self.layout;
         let mut ledger = Ledger {
-            live: self.resident.live.get(),
-            peak: self.resident,
+            live: layout.resident.live.get(),
+            peak: layout.resident,
         };
-        for action in &self.actions {
-            match action {
-                Action::Free(span) => ledger.live -= span.bytes as u64,
-                Action::Run {
+        for instruction in &layout.instructions {
+            let (node, reads, writes, scratch) = match instruction {
+                Instruction::Free(span) => {
+                    ledger.live -= span.bytes as u64;
+                    continue;
+                }
+                Instruction::Run {
                     node,
                     reads,
                     writes,
                     scratch,
-                    claimed,
-                    passing,
-                } => {
-                    let reads = &self.spans[reads[0] as usize..reads[1] as usize];
-                    let writes = &self.spans[writes[0] as usize..writes[1] as usize];
-                    ledger.claim(*claimed, writes, *scratch);
-                    observer.before(*node);
-                    // SAFETY: `base` is the arena, every span lies in it, and by the invariant of
-                    // this module no write or scratch overlaps another operand.
-                    let operands = unsafe { Operands::new(base, reads, writes, *scratch) };
-                    let program_node = self.program.node(*node);
-                    let (threads, spill) = (&self.threads, self.spill.as_mut());
-                    let program = &self.program;
-                    run_kernel(program, program_node, operands, context, threads, spill).map_err(
-                        |source| EngineError::Kernel {
-                            node: program_node.name.clone(),
-                            source,
-                        },
-                    )?;
-                    observer.after(*node, Bytes(ledger.live));
-                    // SAFETY: as above; the kernel is done with its operands.
-                    let made = unsafe { Operands::new(base, &[], writes, Span::default()) };
-                    for (k, &tensor) in program_node.writes.iter().enumerate() {
-                        observer.made(tensor, made.write(k, writes[k].bytes));
-                    }
-                    ledger.live -= passing;
-                }
+                } => (*node, layout.range(*reads), layout.range(*writes), *scratch),
+            };
+            ledger.claim(writes, scratch);
+            observer.before(node);
+            // SAFETY: `base` is the arena, every span lies in it, and by the invariant of this
+            // module no write or scratch overlaps another operand.
+            let operands = unsafe { Operands::new(base, reads, writes, scratch) };
+            let origin = layout.program.node(layout.origin(node));
+            let (threads, spill) = (&self.threads, self.spill.as_mut());
+            let done = run_kernel(&layout.program, origin, operands, iteration, threads, spill);
+            done.map_err(|source| EngineError::Kernel {
+                node: layout.graph.node(node).name.clone(),
+                source,
+            })?;
+            observer.after(node, Bytes(ledger.live));
+            // SAFETY: as above; the kernel is done with its operands.
+            let made = unsafe { Operands::new(base, &[], writes, Span::default()) };
+            for (k, &storage) in layout.graph.node(node).writes.iter().enumerate() {
+                observer.made(storage, made.write(k, writes[k].bytes));
             }
+            ledger.live -= scratch.bytes as u64;
         }
         Ok(ledger.peak)
     }
@@ -245,7 +204,7 @@ impl Engine {
     /// If it has other elements, or is gone after the step.
     pub fn read_f32(&self, id: StorageId) -> Result<&[f32], EngineError> {
         let span = self.locate(id, DType::F32)?;
-        Ok(&cast::<f32>(self.arena.bytes(span))[..self.program.tensor(id).len()])
+        Ok(&cast::<f32>(self.arena.bytes(span))[..self.layout.program.tensor(id).len()])
     }
 
     /// The elements of a persistent tensor or an output.
@@ -254,7 +213,7 @@ impl Engine {
     /// If it has other elements, or is gone after the step.
     pub fn read_i64(&self, id: StorageId) -> Result<&[i64], EngineError> {
         let span = self.locate(id, DType::I64)?;
-        Ok(&cast::<i64>(self.arena.bytes(span))[..self.program.tensor(id).len()])
+        Ok(&cast::<i64>(self.arena.bytes(span))[..self.layout.program.tensor(id).len()])
     }
 
     /// Overwrites a persistent tensor.
@@ -286,17 +245,22 @@ impl Engine {
     /// # Errors
     /// If there is none.
     pub fn find(&self, name: &str) -> Result<StorageId, EngineError> {
-        let found = self.program.tensors.iter().position(|t| t.name == name);
+        let found = self
+            .layout
+            .program
+            .tensors
+            .iter()
+            .position(|t| t.name == name);
         found
             .map(StorageId::new)
             .ok_or_else(|| EngineError::UnknownTensor {
                 name: name.into(),
-                program: self.program.name.clone(),
+                program: self.layout.program.name.clone(),
             })
     }
 
     fn locate(&self, id: StorageId, dtype: DType) -> Result<Span, EngineError> {
-        let tensor = self.program.tensor(id);
+        let tensor = self.layout.program.tensor(id);
         if tensor.dtype != dtype {
             return Err(EngineError::Type {
                 name: tensor.name.clone(),
@@ -304,13 +268,13 @@ impl Engine {
                 found: dtype,
             });
         }
-        self.between[id.index()].ok_or_else(|| EngineError::Gone {
+        self.layout.between[id.index()].ok_or_else(|| EngineError::Gone {
             name: tensor.name.clone(),
         })
     }
 
     fn check_length(&self, id: StorageId, found: usize) -> Result<(), EngineError> {
-        let tensor = self.program.tensor(id);
+        let tensor = self.layout.program.tensor(id);
         if tensor.len() == found {
             return Ok(());
         }
@@ -322,134 +286,19 @@ impl Engine {
     }
 }
 
-/// What is in use, counted while the step runs and apart from the prediction.
+/// What is in use, counted while the training step runs and apart from the prediction.
 struct Ledger {
     live: u64,
     peak: Peak,
 }
 
 impl Ledger {
-    fn claim(&mut self, claimed: u64, writes: &[Span], scratch: Span) {
-        self.live += claimed;
+    fn claim(&mut self, writes: &[Span], scratch: Span) {
+        for span in writes.iter().chain([&scratch]) {
+            self.live += span.bytes as u64;
+            self.peak.arena = self.peak.arena.max(Bytes(span.end() as u64));
+        }
         self.peak.live = self.peak.live.max(Bytes(self.live));
-        let highest = writes
-            .iter()
-            .chain([&scratch])
-            .map(|s| s.end())
-            .max()
-            .unwrap_or(0);
-        self.peak.arena = self.peak.arena.max(Bytes(highest as u64));
-    }
-}
-
-/// A schedule with an address for everything: what can be known without any memory.
-pub struct Layout {
-    graph: Graph,
-    lifetimes: Lifetimes,
-    placement: Placement,
-    predicted: Peak,
-}
-
-impl Layout {
-    /// Replays and places a schedule.
-    ///
-    /// # Errors
-    /// If the schedule is not valid for the program.
-    pub fn new(program: &Program, steps: &[Step], threads: usize) -> Result<Layout, EngineError> {
-        let graph = lower(program, threads);
-        let timeline = Timeline::new(&graph, &steps.to_vec().into())?;
-        let lifetimes = Lifetimes::new(program, &graph, steps);
-        let placement = place(&lifetimes.blocks);
-        let predicted = Peak {
-            live: timeline.peak,
-            arena: placement.size,
-        };
-        Ok(Layout {
-            graph,
-            lifetimes,
-            placement,
-            predicted,
-        })
-    }
-
-    /// The peak that every step will have.
-    pub fn predicted(&self) -> Peak {
-        self.predicted
-    }
-
-    fn span(&self, instance: usize) -> Span {
-        Span {
-            offset: self.placement.offsets[instance] as usize,
-            bytes: self.lifetimes.blocks[instance].bytes as usize,
-        }
-    }
-
-    fn into_engine(
-        self,
-        program: &Program,
-        steps: &[Step],
-        threads: Threads,
-        arena: Arena,
-    ) -> Engine {
-        let mut spans = Vec::new();
-        let mut actions = Vec::with_capacity(steps.len());
-        for (step, touch) in steps.iter().zip(&self.lifetimes.touches) {
-            actions.push(match (step, touch) {
-                (
-                    Step::Run(node),
-                    Touch::Run {
-                        reads,
-                        writes,
-                        scratch,
-                        dropped,
-                    },
-                ) => {
-                    let mut range = |instances: &[usize]| {
-                        let from = spans.len() as u32;
-                        spans.extend(instances.iter().map(|&i| self.span(i)));
-                        [from, spans.len() as u32]
-                    };
-                    let scratch = scratch.map_or(Span::default(), |i| self.span(i));
-                    let bytes = |list: &[usize]| -> u64 {
-                        list.iter().map(|&i| self.span(i).bytes as u64).sum()
-                    };
-                    Action::Run {
-                        node: *node,
-                        reads: range(reads),
-                        writes: range(writes),
-                        scratch,
-                        claimed: bytes(writes) + scratch.bytes as u64,
-                        passing: bytes(dropped) + scratch.bytes as u64,
-                    }
-                }
-                (_, Touch::Free(instance)) => Action::Free(self.span(*instance)),
-                (_, Touch::Run { .. }) => unreachable!("touches follow the steps"),
-            });
-        }
-        let start = self.lifetimes.start.iter().map(|&(_, i)| self.span(i));
-        let resident = Peak {
-            live: Bytes(start.clone().map(|s| s.bytes as u64).sum()),
-            arena: Bytes(start.map(|s| s.end() as u64).max().unwrap_or(0)),
-        };
-        let between = self
-            .lifetimes
-            .end
-            .iter()
-            .map(|i| i.map(|i| self.span(i)))
-            .collect();
-        Engine {
-            program: program.clone(),
-            graph: self.graph,
-            threads,
-            arena,
-            spill: Box::new(NoSpill),
-            spans,
-            actions,
-            between,
-            resident,
-            predicted: self.predicted,
-            filled: None,
-        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The CPU training engine of Rekindle: kernels, arena placement, executor.
 //!
-//! In: a [`rekindle_program::Program`] and a schedule of runs and frees. Out: values, and the peak
-//! that the step really had. Every tensor, scratch included, lives in one arena at an offset that
+//! In: a [`rekindle_program::Program`] and the graph that runs: its own, or a rewritten one. Out:
+//! values, and the peak that the step really had. Every tensor, scratch included, lives in one arena at an offset that
 //! is fixed before the run; a step allocates nothing, and its results are the same bits at any
 //! thread count.
 //!
@@ -13,14 +13,16 @@ mod dispatch;
 mod error;
 mod executor;
 mod kernels;
-mod lifetimes;
+mod layout;
 mod placement;
 mod spill;
 mod threads;
 
+pub use arena::resident_peak;
 pub use error::EngineError;
-pub use executor::{Engine, Layout, Observer, Peak, StepContext, lower};
+pub use executor::{Engine, Iteration, Observer};
 pub use kernels::KernelError;
+pub use layout::{Layout, Peak, lower};
 pub use placement::{Block, Placement, place};
 pub use spill::{Spill, SpillError};
 pub use threads::{SharedMut, Threads};

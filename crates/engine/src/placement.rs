@@ -19,11 +19,11 @@ use rekindle_graph::Bytes;
 /// A block of memory that is live from step `start` up to, not including, step `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// Its size, a multiple of the alignment that its user needs.
+    /// The size of the block, a multiple of the alignment that its user needs.
     pub bytes: u64,
-    /// First step at which it is live.
+    /// The first step at which the block is live.
     pub start: u32,
-    /// First step at which it is not live any more.
+    /// The first step at which the block is not live any more.
     pub end: u32,
 }
 
@@ -252,7 +252,7 @@ struct Placed {
 /// Blocks that have their places, ascending by offset.
 struct Shelf {
     all: Vec<Placed>,
-    /// Those that are live in each window of [`WINDOW`] steps. Most blocks live for a few steps, in
+    /// The blocks that are live in each window of [`WINDOW`] steps. Most blocks live for a few steps, in
     /// one window, and have to look at no other.
     windows: Vec<Vec<Placed>>,
 }

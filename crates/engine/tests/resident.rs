@@ -6,7 +6,8 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rekindle_engine::{Engine, StepContext};
+use rekindle_engine::{Engine, Iteration, resident_peak};
+use rekindle_graph::Bytes;
 use rekindle_models::{ModelOptions, build};
 use rekindle_program::Optimizer;
 
@@ -32,17 +33,6 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// The highest resident bytes of this process so far, where the system tells.
-fn resident_peak() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find(|l| l.starts_with("VmHWM:"))?;
-    line.split_whitespace()
-        .nth(1)?
-        .parse::<u64>()
-        .ok()
-        .map(|kib| kib * 1024)
-}
-
 #[test]
 fn a_step_allocates_nothing_and_the_process_holds_the_arena_and_little_else() {
     for (name, optimizer) in [
@@ -60,7 +50,7 @@ fn a_step_allocates_nothing_and_the_process_holds_the_arena_and_little_else() {
         let mut engine = Engine::new(&model.program, 2).expect("the step can be set up");
         let before = ALLOCATIONS.load(Ordering::Relaxed);
         let measured = engine
-            .run(StepContext { seed: 1, step: 1 })
+            .run(Iteration { seed: 1, number: 1 })
             .expect("the data is good");
         assert_eq!(
             ALLOCATIONS.load(Ordering::Relaxed) - before,
@@ -70,7 +60,7 @@ fn a_step_allocates_nothing_and_the_process_holds_the_arena_and_little_else() {
         assert_eq!(measured, engine.predicted());
         match resident_peak() {
             Some(peak) => {
-                let limit = measured.arena.get() + (64 << 20);
+                let limit = measured.arena + Bytes(64 << 20);
                 assert!(
                     peak <= limit,
                     "{name}: {peak} resident for an arena of {}",

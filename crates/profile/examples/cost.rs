@@ -6,7 +6,7 @@
 
 use std::time::Instant;
 
-use rekindle_engine::{Engine, StepContext};
+use rekindle_engine::{Engine, Iteration};
 use rekindle_models::data::batch;
 use rekindle_models::{Model, ModelOptions, Values, build};
 use rekindle_profile::{HostSpill, MeasureOptions, measure};
@@ -85,7 +85,7 @@ impl Round {
 fn plain_step(engine: &mut Engine) -> f64 {
     let started = Instant::now();
     engine
-        .run(StepContext { seed: 0, step: 1 })
+        .run(Iteration { seed: 0, number: 1 })
         .expect("the batch is good");
     started.elapsed().as_secs_f64()
 }

@@ -7,8 +7,8 @@
 use std::time::Instant;
 
 use rekindle_analysis::{Analysis, Seconds, node_peaks};
-use rekindle_engine::{Engine, Layout, Observer, StepContext, lower};
-use rekindle_graph::{Bytes, Graph, Micros, NodeId, Schedule, StorageId};
+use rekindle_engine::{Engine, Iteration, Layout, Observer, lower};
+use rekindle_graph::{Bytes, Graph, Micros, NodeId, StorageId};
 use rekindle_program::Program;
 
 use crate::ProfileError;
@@ -51,13 +51,10 @@ impl Limited {
                 Err(error) if room == limit => return Err(error),
                 Err(_) => break,
             };
-            let order = lower(&swapped.program, threads);
-            let steps = Schedule::plain(&order).steps;
-            let arena = Layout::new(&swapped.program, &steps, threads)?
-                .predicted()
-                .arena;
+            let layout = Layout::plain(&swapped.program, threads);
+            let arena = layout.predicted().arena;
             if arena <= limit {
-                let engine = Engine::with_schedule(&swapped.program, &steps, threads, 0, ready)?;
+                let engine = Engine::with_layout(layout, 0, ready)?;
                 return Ok(Limited {
                     engine,
                     swapped,
@@ -96,11 +93,11 @@ impl Limited {
                 total: (runs - sources) * options.steps(),
             },
         };
-        for step in 1..=options.steps() as u64 {
+        for number in 1..=options.steps() as u64 {
             let seed = options.seed;
             self.engine
-                .run_observed(StepContext { seed, step }, &mut timer)?;
-            if step == options.steps() as u64 - options.measured as u64 {
+                .run_observed(Iteration { seed, number }, &mut timer)?;
+            if number == options.steps() as u64 - options.measured as u64 {
                 timer.times.iter_mut().for_each(Vec::clear);
             }
         }

@@ -11,7 +11,7 @@
 use std::time::Instant;
 
 use rekindle_analysis::{ActivationUses, Analysis, Measured, Profile, Seconds};
-use rekindle_engine::{Engine, Observer, Spill, SpillError, StepContext};
+use rekindle_engine::{Engine, Iteration, Observer, Spill, SpillError};
 use rekindle_graph::{Bytes, Graph, Micros, NodeId, StorageId};
 
 use crate::ProfileError;
@@ -96,12 +96,12 @@ pub fn measure(
         done: 0,
         total: per_step * options.steps(),
     };
-    let mut step = 0;
+    let mut number = 0;
     let mut next = || {
-        step += 1;
-        StepContext {
+        number += 1;
+        Iteration {
             seed: options.seed,
-            step,
+            number,
         }
     };
     let mut swaps = SwapTimer::new(&graph, &activations, spill, watch, progress);

@@ -1,7 +1,7 @@
 //! Real steps under the clock. Times are never compared; bytes and values always are.
 
 use rekindle_analysis::{Analysis, breakdowns, node_peaks, read_profile, write_profile};
-use rekindle_engine::{Engine, StepContext, lower};
+use rekindle_engine::{Engine, Iteration, lower};
 use rekindle_graph::{Bytes, Phase, Timeline};
 use rekindle_models::data::batch;
 use rekindle_models::{BertConfig, Model, ModelOptions, Values, build, build_bert};
@@ -171,7 +171,7 @@ fn check_limited(name: &str, spill: Box<dyn rekindle_engine::Spill + Send>) {
         limit < plain_peak,
         "{name}: {limit} is no limit, {plain_peak} is all it needs"
     );
-    let context = StepContext { seed: 7, step: 1 };
+    let context = Iteration { seed: 7, number: 1 };
 
     let mut plain = Engine::new(&model.program, THREADS).expect("it fits");
     write_batch(&mut plain, &model);

@@ -14,9 +14,9 @@ use std::error::Error as StdError;
 use std::time::Instant;
 
 use rekindle::{
-    Error, FitOptions, Fitted, Trainer, fit_profiled, plain_peak, profile_plain, side_by_side,
+    Error, FitOptions, Fitted, Trainer, fit_profiled, plain, profile_layout, set_up, side_by_side,
 };
-use rekindle_engine::Engine;
+use rekindle_engine::{Engine, Layout};
 use rekindle_graph::{Bytes, Graph};
 use rekindle_models::{Model, ModelOptions, build};
 use rekindle_plan::{NoWatch, Options, Planned, Strategy};
@@ -27,7 +27,7 @@ const HEADER: &str = "model,batch_size,share,budget_bytes,plain_peak_bytes,strat
                       predicted_peak_bytes,measured_peak_bytes,predicted_overhead_percent,\
                       bound_percent,plan_seconds,recomputed,plain_seconds,planned_seconds";
 
-/// Of weights, data and dropout.
+/// The seed of weights, data and dropout.
 const SEED: u64 = 0;
 
 /// A plan that is predicted to be slower than the first strategy's by more than this share of the
@@ -65,8 +65,8 @@ struct Bench {
     options: FitOptions,
     rounds: usize,
     graph: Graph,
-    /// Of the plain step.
-    peak: Bytes,
+    /// The plain step.
+    plain: Layout,
 }
 
 /// A strategy's answer to a budget: a step, or the smallest arena that it knows.
@@ -104,10 +104,11 @@ impl Bench {
             },
             ..FitOptions::default()
         };
+        let plain = plain(&model, options.threads);
         Ok(Bench {
             name: name.into(),
-            peak: plain_peak(&model, options.threads)?.arena,
-            graph: profile_plain(&model, &options, &mut |_| {})?,
+            graph: profile_layout(&model, &plain, &options, &mut |_| {})?,
+            plain,
             model,
             model_options,
             options,
@@ -115,11 +116,16 @@ impl Bench {
         })
     }
 
+    /// The arena of the plain step.
+    fn peak(&self) -> Bytes {
+        self.plain.predicted().arena
+    }
+
     /// The bytes that a word stands for.
     fn resolve(&self, word: &str) -> Outcome<Bytes> {
         if let Some(percent) = word.strip_suffix('%') {
             let share = percent.parse::<f64>()? / 100.0;
-            return Ok(Bytes((self.peak.get() as f64 * share) as u64));
+            return Ok(Bytes((self.peak().get() as f64 * share) as u64));
         }
         let batch = word
             .strip_prefix('b')
@@ -130,7 +136,7 @@ impl Bench {
             ..self.model_options.clone()
         };
         let other = build(&self.name, &options)?;
-        Ok(plain_peak(&other, self.options.threads)?.arena)
+        Ok(plain(&other, self.options.threads).predicted().arena)
     }
 
     fn plan(&self, strategy: Strategy, budget: Bytes) -> Outcome<Answer> {
@@ -142,7 +148,13 @@ impl Bench {
             ..self.options.clone()
         };
         let started = Instant::now();
-        let fitted = fit_profiled(&self.model, &self.graph, budget, &options, &mut NoWatch);
+        let fitted = fit_profiled(
+            &self.model.program,
+            &self.graph,
+            budget,
+            &options,
+            &mut NoWatch,
+        );
         let plan_seconds = started.elapsed().as_secs_f64();
         let fitted = match fitted {
             Ok(fitted) => Ok(fitted),
@@ -180,14 +192,14 @@ impl Bench {
         for &strategy in &strategies[1..] {
             answers.push(self.plan(strategy, budget)?);
         }
-        let mut plain = self.run(Engine::new(&self.model.program, self.options.threads)?);
+        let mut plain = self.run(set_up(&self.plain, SEED, &mut |_| {})?);
         let mut runs = Vec::new();
         let predicted = |answer: &Answer| Some(answer.fitted.as_ref().ok()?.planned.overhead());
         let most = predicted(&answers[0]).unwrap_or(f64::INFINITY) + DOUBT;
         for answer in &answers {
             let near = predicted(answer).is_some_and(|overhead| overhead <= most);
             let fitted = answer.fitted.as_ref().ok().filter(|_| near);
-            let run = fitted.map(|f| f.engine(&self.model));
+            let run = fitted.map(Fitted::engine);
             runs.push(run.transpose()?.map(|engine| self.run(engine)));
         }
         for _ in 0..=self.rounds {
@@ -214,7 +226,7 @@ impl Bench {
     /// A line of CSV.
     fn line(&self, share: &str, budget: Bytes, results: &str) -> String {
         let batch = self.model_options.batch;
-        let (budget, peak) = (budget.get(), self.peak.get());
+        let (budget, peak) = (budget.get(), self.peak().get());
         format!("{},{batch},{share},{budget},{peak},{results}", self.name)
     }
 
@@ -231,7 +243,7 @@ impl Bench {
         let cells = [
             answer.strategy.name.into(),
             fitted
-                .map_or_else(|s| s.get(), |f| f.predicted.arena.get())
+                .map_or_else(|s| s.get(), |f| f.predicted().arena.get())
                 .to_string(),
             cell(run.map(|run| run.peak.get().to_string())),
             cell(planned.map(|p| format!("{:.3}", 100.0 * p.overhead()))),

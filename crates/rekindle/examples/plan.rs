@@ -6,7 +6,7 @@ use rekindle::graph::{Bytes, Timeline};
 use rekindle::models::{ModelOptions, build};
 use rekindle::plan::{Choice, NoWatch, Options, PlanError, Strategy, frontier, plan};
 use rekindle::program::Optimizer;
-use rekindle::{FitOptions, profile_plain};
+use rekindle::{FitOptions, plain, profile_layout};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = build(
@@ -19,7 +19,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     )?;
     // The step as a graph with the time of every node. A graph may as well come from a file:
     // `rekindle::graph::read_graph`.
-    let graph = profile_plain(&model, &FitOptions::default(), &mut |_| {})?;
+    let options = FitOptions::default();
+    let plain = plain(&model, options.threads);
+    let graph = profile_layout(&model, &plain, &options, &mut |_| {})?;
     let plain = Timeline::natural(&graph).peak;
     let budget = Bytes(plain.get() * 7 / 10);
 

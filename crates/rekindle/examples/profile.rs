@@ -3,11 +3,10 @@
 //! `cargo run --release -p rekindle --example profile`
 
 use rekindle::analysis::{Analysis, Kind, Seconds, breakdowns};
-use rekindle::engine::lower;
 use rekindle::models::{ModelOptions, build};
 use rekindle::profile::{HostSpill, MeasureOptions, measure};
 use rekindle::program::Optimizer;
-use rekindle::{FitOptions, plain_engine, write_batch};
+use rekindle::{FitOptions, plain, set_up, write_batch};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let batch = 8;
@@ -22,8 +21,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // What the memory is needed for is known before anything runs.
     let options = FitOptions::default();
-    let graph = lower(&model.program, options.threads);
-    let live = breakdowns(&graph, &Analysis::new(&graph));
+    let plain = plain(&model, options.threads);
+    let live = breakdowns(plain.graph(), &Analysis::new(plain.graph()));
     let peak = live.iter().max_by_key(|at| at.total());
     let peak = peak.ok_or("a step has nodes")?;
     println!("peak {}", peak.total());
@@ -33,7 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // What takes the time is not: the step runs under the clock, node by node. Each activation is
     // also copied out of the arena and back, to know what swapping it would cost.
-    let mut engine = plain_engine(&model, &options, &mut |_| {})?;
+    let mut engine = set_up(&plain, options.seed, &mut |_| {})?;
     write_batch(&mut engine, &model, options.seed, 1)?;
     let measure_options = MeasureOptions::default();
     let measured = measure(

@@ -9,7 +9,7 @@ use rekindle::models::{ModelOptions, build};
 use rekindle::plan::{NoWatch, Options, plan};
 use rekindle::program::Optimizer;
 use rekindle::rewrite::rewrite;
-use rekindle::verify::{Origins, verify, verify_rewritten};
+use rekindle::verify::{verify, verify_rewritten};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = build(
@@ -45,10 +45,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
 
     // Verify: the plan is replayed, and the rewritten graph is compared with it run by run.
-    let origins = Origins {
-        nodes: &rewritten.node_origin,
-        storages: &rewritten.storage_origin,
-    };
+    let origins = rewritten.origins();
     let audit = verify_rewritten(&graph, &planned, &rewritten.graph, origins)?;
     println!(
         "no violation: peak {} of {budget}, {} recomputations",

@@ -5,7 +5,7 @@
 use rekindle::graph::Bytes;
 use rekindle::models::{ModelOptions, build};
 use rekindle::program::Optimizer;
-use rekindle::{FitOptions, Trainer, check_numbers, fit, plain_peak};
+use rekindle::{FitOptions, Trainer, check_numbers, fit, plain};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = build(
@@ -17,29 +17,30 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         },
     )?;
     let options = FitOptions::default();
-    let plain = plain_peak(&model, options.threads)?.arena;
-    let budget = Bytes(plain.get() * 7 / 10);
+    let plain = plain(&model, options.threads);
+    let budget = Bytes(plain.predicted().arena.get() * 7 / 10);
 
     // Profile, plan, rewrite, verify, place: all of it at once.
-    let fitted = fit(&model, budget, &options)?;
+    let fitted = fit(&model, &plain, budget, &options)?;
     println!(
-        "{plain} plain, {} planned, for {:+.1} % predicted time",
-        fitted.predicted.arena,
+        "{} plain, {} planned, for {:+.1} % predicted time",
+        plain.predicted().arena,
+        fitted.predicted().arena,
         100.0 * fitted.planned.overhead()
     );
 
     // The step is an error if its peak is not the predicted one.
-    let mut trainer = Trainer::new(&model, fitted.engine(&model)?, options.seed);
+    let mut trainer = Trainer::new(&model, fitted.engine()?, options.seed);
     for _ in 0..3 {
         let step = trainer.step()?;
         println!(
             "step {}  loss {:.4}  peak {}",
-            step.step, step.loss, step.measured.arena
+            step.number, step.loss, step.measured.arena
         );
     }
 
     // Losses, gradients, parameters and buffers of two steps, against the plain step's.
-    let checked = check_numbers(&model, &fitted, 2, options.seed)?;
+    let checked = check_numbers(&model, &plain, &fitted, 2, options.seed)?;
     match checked.is_equal() {
         true => println!("{} numbers, all the same bits", checked.numbers),
         false => return Err(format!("{:?} differ", checked.differences).into()),

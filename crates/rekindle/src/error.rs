@@ -67,9 +67,6 @@ pub enum Error {
     Rewrite(#[from] RewriteError),
     #[error("the rewritten step is not valid, please report this:\n{0}")]
     Verify(#[from] Violations),
-    /// The order of the rewritten graph is not the order of the plan: a fault of our own.
-    #[error("step {step} of the rewritten graph is not the plan's, please report this")]
-    NotAsPlanned { step: usize },
     #[error(transparent)]
     Profile(#[from] ProfileError),
     #[error(transparent)]

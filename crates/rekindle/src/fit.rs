@@ -6,16 +6,16 @@
 //! bytes only; so if a plan's arena is larger than the budget, the planner is asked again for a
 //! peak that is lower by the excess.
 //!
-//! Invariant: the schedule that runs has the order of the rewritten graph, and equals the plan that
-//! was verified, step by step. It is never replaced by another.
+//! Invariant: what runs is the rewritten graph that was verified. It is never replaced by another.
 
-use rekindle_engine::{Engine, Layout, Peak, lower};
-use rekindle_graph::{Bytes, Graph, NodeId, Schedule, Step};
+use rekindle_engine::{Engine, EngineError, Layout, Peak};
+use rekindle_graph::{Bytes, Graph};
 use rekindle_models::Model;
 use rekindle_plan::{NoWatch, Options, PlanError, Planned, Watch, plan};
 use rekindle_profile::MeasureOptions;
+use rekindle_program::Program;
 use rekindle_rewrite::{Rewritten, rewrite};
-use rekindle_verify::{Audit, Origins, verify_rewritten};
+use rekindle_verify::{Audit, verify_rewritten};
 
 use crate::{Error, Preparing, profile};
 
@@ -28,7 +28,7 @@ pub struct FitOptions {
     pub plan: Options,
     /// How often each node is measured.
     pub measure: MeasureOptions,
-    /// Of the weights and the data.
+    /// The seed that the weights, the generated data and the dropout are drawn from.
     pub seed: u64,
 }
 
@@ -46,25 +46,21 @@ impl Default for FitOptions {
 /// A step that fits, with what each stage gave.
 #[derive(Clone, Debug)]
 pub struct Fitted {
-    /// What the arena may use.
+    /// The bytes that the arena may use.
     pub budget: Bytes,
-    /// Profile: the step with its times.
+    /// Profile: the plain step with its times.
     pub graph: Graph,
     /// Plan: made for this budget, or for a lower one if its arena would not have fitted.
     pub planned: Planned,
-    /// Rewrite: the plan as an ordinary graph.
+    /// Rewrite: the plan as an ordinary graph, which is what runs.
     pub rewritten: Rewritten,
     /// Verify: what the independent replay measured.
     pub audit: Audit,
-    /// The steps that run: the order of the rewritten graph, as nodes of the program.
-    pub schedule: Vec<Step>,
-    /// Place: the peak that every step will have. Its arena is at most the budget.
-    pub predicted: Peak,
+    /// Place: the rewritten graph with an address for everything. Its arena is at most the budget.
+    pub layout: Layout,
     /// How often the planner was asked.
     pub rounds: usize,
-    /// How many threads run a kernel.
-    pub threads: usize,
-    /// Of the weights that an engine starts with.
+    /// The seed of the weights that an engine starts with.
     pub seed: u64,
 }
 
@@ -76,31 +72,46 @@ const ROUNDS: usize = 8;
 /// part in this many of it.
 const MARGIN: u64 = 4;
 
-/// The peak of the plain step, without running it.
-///
-/// # Errors
-/// None for a program that the builder made.
-pub fn plain_peak(model: &Model, threads: usize) -> Result<Peak, Error> {
-    let graph = lower(&model.program, threads);
-    let steps = Schedule::plain(&graph).steps;
-    Ok(Layout::new(&model.program, &steps, threads)?.predicted())
+/// The plain step of `model`, lowered and placed but not run: its graph, and the peak that it has.
+pub fn plain(model: &Model, threads: usize) -> Layout {
+    Layout::plain(&model.program, threads)
 }
 
-/// Fits one training step of `model` into an arena of at most `budget`.
+/// Fits one training step of `model`, whose plain step is `plain`, into an arena of at most
+/// `budget`.
 ///
 /// # Errors
 /// If no plan fits; the error names the smallest arena known.
-pub fn fit(model: &Model, budget: Bytes, options: &FitOptions) -> Result<Fitted, Error> {
-    let graph = profile(model, budget, options, &mut |_| {})?;
-    fit_profiled(model, &graph, budget, options, &mut NoWatch)
+pub fn fit(
+    model: &Model,
+    plain: &Layout,
+    budget: Bytes,
+    options: &FitOptions,
+) -> Result<Fitted, Error> {
+    let graph = profile(model, plain, budget, options, &mut |_| {})?;
+    fit_profiled(&model.program, &graph, budget, options, &mut NoWatch)
 }
 
-/// Plans, rewrites, verifies and places the step whose `graph` has its times.
+/// Sets up a step that has been placed, with weights from `seed`. That takes seconds for a large
+/// arena: `watch` sees how it comes along.
+///
+/// # Errors
+/// If the arena does not fit in the machine's memory.
+pub fn set_up(
+    layout: &Layout,
+    seed: u64,
+    watch: &mut dyn FnMut(Preparing),
+) -> Result<Engine, EngineError> {
+    let mut ready = |ready, arena| watch(Preparing::Memory { ready, arena });
+    Engine::with_layout(layout.clone(), seed, &mut ready)
+}
+
+/// Plans, rewrites, verifies and places a step of `program`, whose `graph` has its times.
 ///
 /// # Errors
 /// If no plan fits; the error names the smallest arena known.
 pub fn fit_profiled(
-    model: &Model,
+    program: &Program,
     graph: &Graph,
     budget: Bytes,
     options: &FitOptions,
@@ -111,13 +122,13 @@ pub fn fit_profiled(
         let planned = match plan(graph, room, &options.plan, watch) {
             Ok(planned) => planned,
             Err(error @ PlanError::Infeasible(_)) => {
-                return last_resort(model, graph, budget, options, watch, error);
+                return last_resort(program, graph, budget, options, watch, error);
             }
             Err(error) => return Err(error.into()),
         };
         let peak = planned.plan.peak;
-        let fitted = Fitted::new(model, graph, planned, options, budget, round)?;
-        let arena = fitted.predicted.arena;
+        let fitted = Fitted::new(program, graph, planned, options, budget, round)?;
+        let arena = fitted.predicted().arena;
         if arena <= budget {
             return Ok(fitted);
         }
@@ -128,7 +139,7 @@ pub fn fit_profiled(
         budget,
         lowest: room,
     };
-    last_resort(model, graph, budget, options, watch, error)
+    last_resort(program, graph, budget, options, watch, error)
 }
 
 /// The step with the smallest arena that the strategy is known to reach.
@@ -136,7 +147,7 @@ pub fn fit_profiled(
 /// # Errors
 /// Only what the planner gives for reasons other than the budget.
 pub fn smallest(
-    model: &Model,
+    program: &Program,
     graph: &Graph,
     options: &FitOptions,
     watch: &mut dyn Watch,
@@ -146,33 +157,33 @@ pub fn smallest(
     let plain = plan(graph, least.stats.plain_peak, &options.plan, watch)?;
     let fitted = |planned: Planned| {
         let budget = planned.plan.budget;
-        Fitted::new(model, graph, planned, options, budget, 1)
+        Fitted::new(program, graph, planned, options, budget, 1)
     };
     let (least, plain) = (fitted(least)?, fitted(plain)?);
-    let mut smaller = match least.predicted.arena <= plain.predicted.arena {
+    let mut smaller = match least.predicted().arena <= plain.predicted().arena {
         true => least,
         false => plain,
     };
-    smaller.budget = smaller.predicted.arena;
+    smaller.budget = smaller.predicted().arena;
     Ok(smaller)
 }
 
 /// The smallest plan, if at least its arena is within the budget: so the budget that an error names
 /// is one that works.
 fn last_resort(
-    model: &Model,
+    program: &Program,
     graph: &Graph,
     budget: Bytes,
     options: &FitOptions,
     watch: &mut dyn Watch,
     error: PlanError,
 ) -> Result<Fitted, Error> {
-    let least = smallest(model, graph, options, watch)?;
-    match least.predicted.arena <= budget {
+    let least = smallest(program, graph, options, watch)?;
+    match least.predicted().arena <= budget {
         true => Ok(Fitted { budget, ..least }),
         false => Err(Error::DoesNotFit {
             budget,
-            smallest: least.predicted.arena,
+            smallest: least.predicted().arena,
             source: Box::new(error),
         }),
     }
@@ -181,7 +192,7 @@ fn last_resort(
 impl Fitted {
     /// Rewrites, verifies and places a plan.
     fn new(
-        model: &Model,
+        program: &Program,
         graph: &Graph,
         planned: Planned,
         options: &FitOptions,
@@ -189,69 +200,31 @@ impl Fitted {
         rounds: usize,
     ) -> Result<Fitted, Error> {
         let rewritten = rewrite(graph, &planned.plan)?;
-        let origins = Origins {
-            nodes: &rewritten.node_origin,
-            storages: &rewritten.storage_origin,
-        };
+        let origins = rewritten.origins();
         let audit = verify_rewritten(graph, &planned.plan, &rewritten.graph, origins)?;
-        let schedule = schedule(graph, &rewritten);
-        if schedule != planned.plan.schedule.steps {
-            let pairs = schedule.iter().zip(&planned.plan.schedule.steps);
-            let step = pairs.take_while(|(ours, planned)| ours == planned).count();
-            return Err(Error::NotAsPlanned { step });
-        }
-        let predicted = Layout::new(&model.program, &schedule, options.threads)?.predicted();
+        let layout = Layout::new(program, rewritten.graph.clone(), origins, options.threads)?;
         Ok(Fitted {
             budget,
             graph: graph.clone(),
             planned,
             rewritten,
             audit,
-            schedule,
-            predicted,
+            layout,
             rounds,
-            threads: options.threads,
             seed: options.seed,
         })
     }
 
-    /// Sets up the verified schedule to run.
+    /// The peak that every training step will have.
+    pub fn predicted(&self) -> Peak {
+        self.layout.predicted()
+    }
+
+    /// Sets up the verified step to run.
     ///
     /// # Errors
     /// If the arena does not fit in the machine's memory.
-    pub fn engine(&self, model: &Model) -> Result<Engine, Error> {
-        self.engine_watched(model, &mut |_| {})
+    pub fn engine(&self) -> Result<Engine, EngineError> {
+        set_up(&self.layout, self.seed, &mut |_| {})
     }
-
-    /// As [`Fitted::engine`], which takes seconds for a large arena: `watch` sees how it comes
-    /// along.
-    ///
-    /// # Errors
-    /// If the arena does not fit in the machine's memory.
-    pub fn engine_watched(
-        &self,
-        model: &Model,
-        watch: &mut dyn FnMut(Preparing),
-    ) -> Result<Engine, Error> {
-        let mut ready = |ready, arena| watch(Preparing::Memory { ready, arena });
-        let (steps, threads) = (&self.schedule, self.threads);
-        let engine = Engine::with_schedule(&model.program, steps, threads, self.seed, &mut ready)?;
-        Ok(engine)
-    }
-
-    /// The nodes in the order in which they run.
-    pub fn order(&self) -> Vec<NodeId> {
-        order(&self.rewritten)
-    }
-}
-
-/// The nodes of the program in the order of the rewritten graph.
-fn order(rewritten: &Rewritten) -> Vec<NodeId> {
-    let runs = rewritten.graph.natural_order().into_iter();
-    runs.map(|id| rewritten.node_origin[id.index()]).collect()
-}
-
-/// The rewritten graph as steps on the program: its order, everything freed after its last use.
-fn schedule(graph: &Graph, rewritten: &Rewritten) -> Vec<Step> {
-    Schedule::of_order(graph, &order(rewritten)).steps
 }

@@ -7,7 +7,7 @@
 //! use rekindle::graph::Bytes;
 //! use rekindle::models::{ModelOptions, build};
 //! use rekindle::program::Optimizer;
-//! use rekindle::{FitOptions, Trainer, fit, plain_peak};
+//! use rekindle::{FitOptions, Trainer, fit, plain};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let options = ModelOptions {
@@ -17,22 +17,23 @@
 //! };
 //! let model = build("mlp", &options)?;
 //! let options = FitOptions::default();
-//! let budget = Bytes(plain_peak(&model, options.threads)?.arena.get() * 9 / 10);
-//! let fitted = fit(&model, budget, &options)?;
-//! let mut trainer = Trainer::new(&model, fitted.engine(&model)?, 0);
+//! let plain = plain(&model, options.threads);
+//! let budget = Bytes(plain.predicted().arena.get() * 9 / 10);
+//! let fitted = fit(&model, &plain, budget, &options)?;
+//! let mut trainer = Trainer::new(&model, fitted.engine()?, 0);
 //! let step = trainer.step()?;
 //! assert!(step.measured.arena <= budget);
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! [`fit`] is the list of the stages: [`profile()`] the step, then plan, rewrite, verify and place
-//! it ([`fit_profiled`]). [`Trainer`] runs the result and keeps checkpoints, and [`check_numbers`]
+//! [`plain`] lowers the step once, for everything that follows. [`fit`] is the list of the stages:
+//! [`profile()`] the step, then plan, rewrite, verify and place it ([`fit_profiled`]). [`Trainer`] runs the result and keeps checkpoints, and [`check_numbers`]
 //! compares it with the plain step, bit by bit; [`side_by_side`] compares their times.
 //! [`max_batch`] asks the other way round: not what a step costs in a budget, but how large its
 //! batch can be.
 //!
-//! There is no fallback: the schedule that runs is the one that was verified, or there is an error.
+//! There is no fallback: the graph that runs is the one that was verified, or there is an error.
 //!
 //! Each stage is a crate of its own, named here by its stage: [`graph`], [`analysis`], [`program`],
 //! [`models`], [`engine`], [`mod@profile`], [`plan`], [`rewrite`], [`verify`]. The crate's examples
@@ -64,11 +65,11 @@ mod trainer;
 
 pub use checkpoint::check_checkpoint;
 pub use error::Error;
-pub use fit::{FitOptions, Fitted, fit, fit_profiled, plain_peak, smallest};
+pub use fit::{FitOptions, Fitted, fit, fit_profiled, plain, set_up, smallest};
 pub use max_batch::{
     BatchWatch, LARGEST, MaxBatch, MaxBatchOptions, PlainBatch, Refusal, max_batch,
 };
 pub use numbers::{Checked, Difference, check_numbers, check_numbers_from};
 pub use side_by_side::side_by_side;
-pub use times::{Preparing, estimate, plain_engine, profile, profile_plain};
-pub use trainer::{StepReport, Trainer, write_batch};
+pub use times::{Preparing, estimate, profile, profile_layout};
+pub use trainer::{IterationReport, Trainer, write_batch};

@@ -18,17 +18,17 @@
 //! Limits: memory and overhead are taken to grow with the batch, as they do for batches of samples;
 //! a larger size beyond a refused one is not looked for. Overheads are predictions.
 
-use rekindle_engine::{Peak, lower};
+use rekindle_engine::{Layout, Peak, lower};
 use rekindle_graph::{Bytes, Graph, Micros};
 use rekindle_models::{Model, ModelError};
 use rekindle_plan::{Effort, Watch};
 
-use crate::{Error, FitOptions, Fitted, Preparing, estimate, fit_profiled, plain_peak, profile};
+use crate::{Error, FitOptions, Fitted, Preparing, estimate, fit_profiled, plain, profile};
 
 /// What may be asked of a batch size.
 #[derive(Clone, Debug)]
 pub struct MaxBatchOptions {
-    /// What the arena may use.
+    /// The bytes that the arena may use.
     pub budget: Bytes,
     /// How much more time than the plain step of the same size a plan may take, as a share of it.
     pub max_overhead: Option<f64>,
@@ -41,11 +41,11 @@ pub struct MaxBatchOptions {
 pub struct MaxBatch {
     /// The batch size at which nodes were measured.
     pub measured_at: usize,
-    /// Without recomputation; `None` if not even one sample fits.
+    /// The largest batch without recomputation; `None` if not even one sample fits.
     pub plain: Option<PlainBatch>,
     /// The planned batch size.
     pub batch: usize,
-    /// Its verified step, with scaled times.
+    /// The verified step of that batch size, with scaled times.
     pub fitted: Fitted,
     /// The smallest size that was refused, and why; `None` at [`LARGEST`].
     pub refused: Option<(usize, Refusal)>,
@@ -54,11 +54,11 @@ pub struct MaxBatch {
 /// A batch size of the plain step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PlainBatch {
-    /// Samples.
+    /// How many samples a batch has.
     pub batch: usize,
-    /// Predicted; a run has exactly this.
+    /// The predicted peak; a run has exactly this.
     pub peak: Peak,
-    /// Of a step, scaled.
+    /// The time of a training step, scaled from the measured batch size.
     pub time: Micros,
 }
 
@@ -104,12 +104,20 @@ pub fn max_batch(
     watch: &mut dyn BatchWatch,
 ) -> Result<MaxBatch, Error> {
     let threads = options.fit.threads;
-    let plain = largest(0, 1, 1, EXACT, |batch| {
-        Ok(plain_peak(&build(batch)?, threads)?.arena <= options.budget)
+    let mut largest_plain = None;
+    let plain_size = largest(0, 1, 1, EXACT, |batch| {
+        let layout = plain(&build(batch)?, threads);
+        let fits = layout.predicted().arena <= options.budget;
+        if fits {
+            largest_plain = Some((batch, layout));
+        }
+        Ok(fits)
     })?;
-    let measured_at = measured_size(&build(1)?, plain, threads);
+    let measured_at = measured_size(&build(1)?, plain_size, threads);
+    let model = build(measured_at)?;
     let measured = profile(
-        &build(measured_at)?,
+        &model,
+        &plain(&model, threads),
         options.budget,
         &options.fit,
         &mut |preparing| watch.preparing(measured_at, preparing),
@@ -122,8 +130,8 @@ pub fn max_batch(
         accepted: None,
         refused: None,
     };
-    let step = plain.max(1);
-    let near = largest(plain, plain + step, step, NEAR, |batch| {
+    let step = plain_size.max(1);
+    let near = largest(plain_size, plain_size + step, step, NEAR, |batch| {
         search.accepts(batch, Effort::FIRST)
     })?;
     search.refused = None;
@@ -134,7 +142,9 @@ pub fn max_batch(
     let (_, fitted) = accepted.expect("the first batch size is accepted, or there is an error");
     Ok(MaxBatch {
         measured_at,
-        plain: plain_batch(build, plain, &measured, threads)?,
+        plain: largest_plain
+            .map(|(batch, layout)| plain_batch(batch, &layout, &measured))
+            .transpose()?,
         batch,
         fitted,
         refused: search.refused.filter(|&(at, _)| at > batch),
@@ -185,22 +195,13 @@ fn measured_size(one: &Model, plain: usize, threads: usize) -> usize {
     size
 }
 
-fn plain_batch(
-    build: &dyn Fn(usize) -> Result<Model, ModelError>,
-    batch: usize,
-    measured: &Graph,
-    threads: usize,
-) -> Result<Option<PlainBatch>, Error> {
-    if batch == 0 {
-        return Ok(None);
-    }
-    let model = build(batch)?;
-    let graph = scaled(measured, &lower(&model.program, threads))?;
-    Ok(Some(PlainBatch {
+fn plain_batch(batch: usize, layout: &Layout, measured: &Graph) -> Result<PlainBatch, Error> {
+    let graph = scaled(measured, layout.graph())?;
+    Ok(PlainBatch {
         batch,
-        peak: plain_peak(&model, threads)?,
+        peak: layout.predicted(),
         time: graph.nodes().iter().map(|n| n.time).sum(),
-    }))
+    })
 }
 
 /// The planned side: what was accepted and refused last.
@@ -226,7 +227,13 @@ impl Search<'_> {
             self.refused = Some((batch, Refusal::Floor(floor)));
             return Ok(false);
         }
-        let fitted = fit_profiled(&model, &graph, self.options.budget, &options, self.watch);
+        let fitted = fit_profiled(
+            &model.program,
+            &graph,
+            self.options.budget,
+            &options,
+            self.watch,
+        );
         let allowed = self.options.max_overhead.unwrap_or(f64::INFINITY);
         let refusal = match fitted {
             Ok(fitted) if fitted.planned.overhead() <= allowed => {

@@ -8,31 +8,32 @@
 //! with the gradients kept to the end of the step, in the same orders of runs, since a step
 //! that trains lets go of each gradient as soon as it is used. One engine exists at a time.
 
-use rekindle_engine::{Engine, lower};
-use rekindle_graph::{NodeId, Schedule, StorageId};
+use rekindle_engine::Layout;
+use rekindle_graph::{NodeId, Plan, Schedule, StorageId};
 use rekindle_models::{Model, Values};
+use rekindle_rewrite::{Rewritten, rewrite};
 
 use crate::checkpoint::persistent;
 use crate::trainer::read;
-use crate::{Error, Fitted, Trainer};
+use crate::{Error, Fitted, Trainer, set_up};
 
 /// What a comparison found.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Checked {
-    /// Steps that each run took.
+    /// How many training steps each run took.
     pub steps: u64,
-    /// Tensors that were compared: the loss of each step, gradients, parameters, buffers and state.
+    /// How many tensors were compared: the loss of each step, gradients, parameters, buffers and state.
     pub tensors: usize,
-    /// Numbers that were compared.
+    /// How many numbers were compared.
     pub numbers: usize,
-    /// Those that are not the same; empty is what it should be.
+    /// The tensors that are not the same; there should be none.
     pub differences: Vec<Difference>,
 }
 
 /// A tensor that is not the same.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
-    /// What it is.
+    /// The tensor's name.
     pub name: String,
     /// How many of its numbers differ.
     pub count: usize,
@@ -54,11 +55,13 @@ impl Checked {
 /// one. A difference is no error but a finding.
 pub fn check_numbers(
     model: &Model,
+    plain: &Layout,
     fitted: &Fitted,
     steps: u64,
     seed: u64,
 ) -> Result<Checked, Error> {
-    check_numbers_from(model, fitted, steps, seed, &|_| Ok(()), &mut |_, _| {})
+    let (start, watch) = (&|_: &mut Trainer<'_>| Ok(()), &mut |_, _| {});
+    check_numbers_from(model, plain, fitted, steps, seed, start, watch)
 }
 
 /// As [`check_numbers`], for runs that begin elsewhere: `start` prepares each of them, for instance
@@ -68,16 +71,17 @@ pub fn check_numbers(
 /// As [`check_numbers`], and whatever `start` says.
 pub fn check_numbers_from(
     model: &Model,
+    plain: &Layout,
     fitted: &Fitted,
     steps: u64,
     seed: u64,
     start: &dyn Fn(&mut Trainer<'_>) -> Result<(), Error>,
     watch: &mut dyn FnMut(u64, u64),
 ) -> Result<Checked, Error> {
-    let plain_order = fitted.graph.natural_order();
-    let keeping = with_gradients(model);
-    let threads = fitted.threads;
-    let plain = Engine::new(&model.program, threads)?;
+    let mut checked = Checked {
+        steps,
+        ..Checked::default()
+    };
     let mut run = Run {
         steps,
         seed,
@@ -85,26 +89,40 @@ pub fn check_numbers_from(
         watch,
         done: 0,
     };
-    let plain = run.of(model, plain, persistent(&model.program))?;
-    let planned = fitted.engine(model)?;
-    let planned = run.of(model, planned, persistent(&model.program))?;
-    let mut checked = Checked {
-        steps,
-        ..Checked::default()
+    let mut compare = |model, plain, planned, tensors: Vec<StorageId>| {
+        let plain = run.of(model, plain, &tensors)?;
+        let planned = run.of(model, planned, &tensors)?;
+        checked.compare(model, &plain, &planned);
+        Ok::<(), Error>(())
     };
-    checked.compare(model, &plain, &planned);
-    drop((plain, planned));
-
-    let gradients: Vec<StorageId> = model.gradients.iter().map(|&(_, g)| g).collect();
-    let mut run_keeping = |order: &[NodeId]| {
-        let steps_of = Schedule::of_order(&lower(&keeping.program, threads), order).steps;
-        let program = &keeping.program;
-        let engine = Engine::with_schedule(program, &steps_of, threads, seed, &mut |_, _| {})?;
-        run.of(&keeping, engine, gradients.clone())
-    };
-    let (plain, planned) = (run_keeping(&plain_order)?, run_keeping(&fitted.order())?);
-    checked.compare(&keeping, &plain, &planned);
+    compare(model, plain, &fitted.layout, persistent(&model.program))?;
+    let keeping = with_gradients(model);
+    let plain = crate::plain(&keeping, plain.threads());
+    let planned = in_order_of(fitted, &plain)?;
+    let gradients = model.gradients.iter().map(|&(_, g)| g).collect();
+    compare(&keeping, &plain, &planned, gradients)?;
     Ok(checked)
+}
+
+/// A step that keeps its gradients, in the order of the fitted one.
+fn in_order_of(fitted: &Fitted, plain: &Layout) -> Result<Layout, Error> {
+    let Rewritten { graph, .. } = &fitted.rewritten;
+    let runs = graph.natural_order().into_iter();
+    let order: Vec<NodeId> = runs.map(|id| fitted.layout.origin(id)).collect();
+    let plan = Plan {
+        // The gradients that it keeps make it another graph than the one that was planned.
+        digest: None,
+        schedule: Schedule::of_order(plain.graph(), &order),
+        ..fitted.planned.plan.clone()
+    };
+    let rewritten = rewrite(plain.graph(), &plan)?;
+    let (origins, threads) = (rewritten.origins(), plain.threads());
+    Ok(Layout::new(
+        plain.program(),
+        rewritten.graph.clone(),
+        origins,
+        threads,
+    )?)
 }
 
 /// The same step with its gradients among the outputs.
@@ -124,7 +142,7 @@ struct Run<'a> {
     seed: u64,
     start: &'a dyn Fn(&mut Trainer<'_>) -> Result<(), Error>,
     watch: &'a mut dyn FnMut(u64, u64),
-    /// Steps of all runs so far.
+    /// How many training steps all runs took so far.
     done: u64,
 }
 
@@ -138,12 +156,8 @@ struct Left {
 }
 
 impl Run<'_> {
-    fn of(
-        &mut self,
-        model: &Model,
-        engine: Engine,
-        tensors: Vec<StorageId>,
-    ) -> Result<Left, Error> {
+    fn of(&mut self, model: &Model, layout: &Layout, tensors: &[StorageId]) -> Result<Left, Error> {
+        let engine = set_up(layout, self.seed, &mut |_| {})?;
         let mut trainer = Trainer::new(model, engine, self.seed);
         (self.start)(&mut trainer)?;
         let mut losses = Vec::new();
@@ -152,13 +166,10 @@ impl Run<'_> {
             losses.push(trainer.step()?.loss);
             self.done += 1;
         }
-        let each = |id| Ok((id, read(trainer.engine(), id)?));
+        let each = |&id| Ok((id, read(trainer.engine(), id)?));
         Ok(Left {
             losses,
-            tensors: tensors
-                .into_iter()
-                .map(each)
-                .collect::<Result<_, Error>>()?,
+            tensors: tensors.iter().map(each).collect::<Result<_, Error>>()?,
         })
     }
 }

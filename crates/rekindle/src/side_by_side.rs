@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rekindle_engine::Observer;
 use rekindle_graph::{Bytes, NodeId};
 
-use crate::{Error, StepReport, Trainer};
+use crate::{Error, IterationReport, Trainer};
 
 /// How long a step goes on before the next one's turn: short beside the seconds for which a machine
 /// is busy, long beside the few milliseconds at most in which a step's data come back to the
@@ -26,14 +26,14 @@ const TURN: Duration = Duration::from_millis(50);
 /// If the measured peak of a step is not the predicted one.
 pub fn side_by_side(
     trainers: &mut [&mut Trainer<'_>],
-) -> Result<Vec<(StepReport, Duration)>, Error> {
+) -> Result<Vec<(IterationReport, Duration)>, Error> {
     in_turns(TURN, trainers)
 }
 
 fn in_turns(
     turn: Duration,
     trainers: &mut [&mut Trainer<'_>],
-) -> Result<Vec<(StepReport, Duration)>, Error> {
+) -> Result<Vec<(IterationReport, Duration)>, Error> {
     let baton = Baton::new(trainers.len());
     std::thread::scope(|scope| {
         let run = |me, trainer: &mut Trainer<'_>| {
@@ -62,7 +62,7 @@ struct Baton {
 
 struct Turn {
     holder: usize,
-    /// Whose step is over; indexed by trainer.
+    /// Whether the step of each trainer is over.
     over: Vec<bool>,
 }
 
@@ -104,9 +104,9 @@ impl Baton {
 struct Turns<'b> {
     baton: &'b Baton,
     me: usize,
-    /// Of a turn, at least.
+    /// How long a turn is, at least.
     length: Duration,
-    /// In the turns that are over.
+    /// The time that the turns so far took.
     spent: Duration,
     /// When this turn began.
     since: Instant,

@@ -6,14 +6,14 @@
 //! anything is measured, nodes get a rough [`estimate`] first; it decides where nodes are measured,
 //! and nothing else.
 
-use rekindle_engine::{Engine, EngineError, Spill, SpillError, lower};
-use rekindle_graph::{Bytes, Graph, Micros, Schedule};
+use rekindle_engine::{Layout, Spill, SpillError};
+use rekindle_graph::{Bytes, Graph, Micros};
 use rekindle_models::Model;
 use rekindle_plan::{Effort, NoWatch, Options, Strategy};
 use rekindle_profile::{MeasureOptions, MeasureProgress, measure};
 
 use crate::Error;
-use crate::fit::{FitOptions, fit_profiled};
+use crate::fit::{FitOptions, fit_profiled, set_up};
 use crate::trainer::write_batch;
 
 /// What takes time before a step can run, and how far it has come.
@@ -21,9 +21,9 @@ use crate::trainer::write_batch;
 pub enum Preparing {
     /// The arena's pages are touched for the first time.
     Memory {
-        /// Bytes that are ready.
+        /// How many bytes are ready.
         ready: Bytes,
-        /// Bytes of the arena.
+        /// How many bytes the arena has.
         arena: Bytes,
     },
     /// Nodes are measured.
@@ -50,16 +50,20 @@ pub fn estimate(graph: &Graph) -> Graph {
         .expect("one finite time for every node")
 }
 
-/// The step's graph with measured times, from runs in an arena of at most `budget`.
+/// The graph of the `plain` step with measured times, from runs in an arena of at most `budget`.
 ///
 /// # Errors
 /// If no schedule fits in the budget.
 pub fn profile(
     model: &Model,
+    plain: &Layout,
     budget: Bytes,
     options: &FitOptions,
     watch: &mut dyn FnMut(Preparing),
 ) -> Result<Graph, Error> {
+    if plain.predicted().arena <= budget {
+        return profile_layout(model, plain, options, watch);
+    }
     // What is measured is not what will run, so the first schedule that fits is good enough.
     let first = FitOptions {
         plan: Options {
@@ -68,47 +72,23 @@ pub fn profile(
         },
         ..options.clone()
     };
-    let guessed = estimate(&lower(&model.program, options.threads));
-    let fitted = fit_profiled(model, &guessed, budget, &first, &mut NoWatch)?;
-    let engine = fitted.engine_watched(model, watch)?;
-    measure_in(model, engine, options, watch)
+    let guessed = estimate(plain.graph());
+    let fitted = fit_profiled(&model.program, &guessed, budget, &first, &mut NoWatch)?;
+    let measured = profile_layout(model, &fitted.layout, options, watch)?;
+    Ok(of_plain(plain.graph(), &fitted.layout, &measured))
 }
 
-/// The step's graph with measured times, from runs of the plain step.
-///
-/// # Errors
-/// If the plain step does not fit in the machine's memory.
-pub fn profile_plain(
-    model: &Model,
-    options: &FitOptions,
-    watch: &mut dyn FnMut(Preparing),
-) -> Result<Graph, Error> {
-    let engine = plain_engine(model, options, watch)?;
-    measure_in(model, engine, options, watch)
-}
-
-/// Sets up the plain step, with weights from the seed of `options`.
+/// The graph that `layout` runs, with the measured time of each node.
 ///
 /// # Errors
 /// If the arena does not fit in the machine's memory.
-pub fn plain_engine(
+pub fn profile_layout(
     model: &Model,
-    options: &FitOptions,
-    watch: &mut dyn FnMut(Preparing),
-) -> Result<Engine, EngineError> {
-    let graph = lower(&model.program, options.threads);
-    let steps = Schedule::plain(&graph).steps;
-    let mut ready = |ready, arena| watch(Preparing::Memory { ready, arena });
-    let (program, threads) = (&model.program, options.threads);
-    Engine::with_schedule(program, &steps, threads, options.seed, &mut ready)
-}
-
-fn measure_in(
-    model: &Model,
-    mut engine: Engine,
+    layout: &Layout,
     options: &FitOptions,
     watch: &mut dyn FnMut(Preparing),
 ) -> Result<Graph, Error> {
+    let mut engine = set_up(layout, options.seed, watch)?;
     write_batch(&mut engine, model, options.seed, 1)?;
     let measure_options = MeasureOptions {
         seed: options.seed,
@@ -117,6 +97,21 @@ fn measure_in(
     let mut watch = |progress| watch(Preparing::Profile(progress));
     let measured = measure(&mut engine, &measure_options, &mut InPlace, &mut watch)?;
     Ok(measured.graph)
+}
+
+/// The times of the plain step's nodes: the mean over the runs that stand for each.
+fn of_plain(plain: &Graph, layout: &Layout, measured: &Graph) -> Graph {
+    let mut runs = vec![(0.0, 0); plain.nodes().len()];
+    for (id, node) in measured.node_ids().zip(measured.nodes()) {
+        let (sum, count) = &mut runs[layout.origin(id).index()];
+        *sum += node.time.get();
+        *count += 1;
+    }
+    let mean = |(sum, count): (f64, u32)| Micros(sum / f64::from(count.max(1)));
+    let times: Vec<Micros> = runs.into_iter().map(mean).collect();
+    plain
+        .with_times(&times)
+        .expect("one finite time for every node")
 }
 
 /// A tier that leaves everything where it is: swap times are of no interest here.

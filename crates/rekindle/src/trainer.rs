@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rekindle_engine::{Engine, Observer, Peak, StepContext};
+use rekindle_engine::{Engine, Iteration, Observer, Peak};
 use rekindle_graph::StorageId;
 use rekindle_models::{Model, Values, data, weights};
 use rekindle_program::DType;
@@ -14,16 +14,16 @@ pub struct Trainer<'m> {
     model: &'m Model,
     engine: Engine,
     seed: u64,
-    /// Steps that are over.
+    /// How many training steps are over.
     step: u64,
 }
 
-/// What a step gave.
+/// What a training step gave.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct StepReport {
-    /// Counted from 1.
-    pub step: u64,
-    /// Before the update.
+pub struct IterationReport {
+    /// Which training step it was, counted from 1.
+    pub number: u64,
+    /// The loss before the update.
     pub loss: f32,
     /// The peak that the step had; it equals the prediction, or the step is an error.
     pub measured: Peak,
@@ -46,7 +46,7 @@ impl<'m> Trainer<'m> {
         &self.engine
     }
 
-    /// How many steps are over.
+    /// How many training steps are over.
     pub fn steps_done(&self) -> u64 {
         self.step
     }
@@ -55,7 +55,7 @@ impl<'m> Trainer<'m> {
     ///
     /// # Errors
     /// If the measured peak is not the predicted one.
-    pub fn step(&mut self) -> Result<StepReport, Error> {
+    pub fn step(&mut self) -> Result<IterationReport, Error> {
         self.feed()?;
         self.run()
     }
@@ -72,7 +72,7 @@ impl<'m> Trainer<'m> {
     ///
     /// # Errors
     /// If the measured peak is not the predicted one.
-    pub fn run(&mut self) -> Result<StepReport, Error> {
+    pub fn run(&mut self) -> Result<IterationReport, Error> {
         self.run_observed(&mut ())
     }
 
@@ -80,13 +80,13 @@ impl<'m> Trainer<'m> {
     ///
     /// # Errors
     /// If the measured peak is not the predicted one.
-    pub fn run_observed(&mut self, observer: &mut dyn Observer) -> Result<StepReport, Error> {
+    pub fn run_observed(&mut self, observer: &mut dyn Observer) -> Result<IterationReport, Error> {
         self.step += 1;
-        let context = StepContext {
+        let iteration = Iteration {
             seed: self.seed,
-            step: self.step,
+            number: self.step,
         };
-        let measured = self.engine.run_observed(context, observer)?;
+        let measured = self.engine.run_observed(iteration, observer)?;
         let predicted = self.engine.predicted();
         if measured != predicted {
             return Err(Error::PeakDiffers {
@@ -95,8 +95,8 @@ impl<'m> Trainer<'m> {
                 measured,
             });
         }
-        Ok(StepReport {
-            step: self.step,
+        Ok(IterationReport {
+            number: self.step,
             loss: self.engine.read_f32(self.model.loss)?[0],
             measured,
         })

@@ -4,10 +4,11 @@
 mod cases;
 
 use rekindle::estimate;
-use rekindle_engine::{Engine, StepContext, lower};
+use rekindle_engine::{Engine, Iteration, Layout, lower};
 use rekindle_plan::{NoWatch, Options, Planned, smallest};
 use rekindle_program::op::GeluKind;
 use rekindle_program::{Builder, Init, Program};
+use rekindle_rewrite::rewrite;
 
 /// The plan of the lowest peak.
 fn tightest(program: &Program) -> Planned {
@@ -17,8 +18,9 @@ fn tightest(program: &Program) -> Planned {
 
 fn set_up(program: &Program) -> Engine {
     let planned = tightest(program);
-    let engine =
-        Engine::with_schedule(program, &planned.plan.schedule.steps, 1, 0, &mut |_, _| {}).unwrap();
+    let rewritten = rewrite(&lower(program, 1), &planned.plan).unwrap();
+    let layout = Layout::new(program, rewritten.graph.clone(), rewritten.origins(), 1).unwrap();
+    let engine = Engine::with_layout(layout, 0, &mut |_, _| {}).unwrap();
     assert_eq!(engine.predicted().live, planned.plan.peak);
     engine
 }
@@ -41,7 +43,7 @@ fn a_chain_is_recomputed_and_gives_the_same_bits() {
 
     assert!(tightest(&program).stats.recomputed > 0);
     let bits = |mut engine: Engine| {
-        engine.run(StepContext { seed: 1, step: 1 }).unwrap();
+        engine.run(Iteration { seed: 1, number: 1 }).unwrap();
         let values = engine.read_f32(gradient).unwrap().iter();
         values.map(|v| v.to_bits()).collect::<Vec<_>>()
     };

@@ -4,9 +4,9 @@
 
 use rekindle::{
     Error, FitOptions, Fitted, Trainer, check_numbers, check_numbers_from, estimate, fit_profiled,
-    plain_peak, smallest,
+    plain, smallest,
 };
-use rekindle_engine::lower;
+use rekindle_engine::Layout;
 use rekindle_graph::Bytes;
 use rekindle_models::{BertConfig, Model, ModelOptions, build, build_bert};
 use rekindle_plan::{Effort, NoWatch, Options, Strategy};
@@ -55,26 +55,28 @@ enum Room {
 /// Fits the step; where the strategy does not come down to the share, into the budget that its
 /// refusal names.
 #[track_caller]
-fn fitted(model: &Model, room: Room, options: &FitOptions) -> Fitted {
-    let graph = estimate(&lower(&model.program, options.threads));
-    let plain = plain_peak(model, options.threads).expect("a valid program");
-    let fit = |budget| fit_profiled(model, &graph, budget, options, &mut NoWatch);
+fn fitted(plain: &Layout, room: Room, options: &FitOptions) -> Fitted {
+    let (program, graph) = (plain.program(), estimate(plain.graph()));
+    let fit = |budget| fit_profiled(program, &graph, budget, options, &mut NoWatch);
+    let arena = plain.predicted().arena.get();
     let fitted = match room {
-        Room::Smallest => smallest(model, &graph, options, &mut NoWatch),
-        Room::Percent(percent) => match fit(Bytes(plain.arena.get() * percent / 100)) {
+        Room::Smallest => smallest(program, &graph, options, &mut NoWatch),
+        Room::Percent(percent) => match fit(Bytes(arena * percent / 100)) {
             Err(Error::DoesNotFit { smallest, .. }) => fit(smallest),
             fitted => fitted,
         },
     };
     let fitted = fitted.expect("there is a plan");
-    assert!(fitted.predicted.arena <= fitted.budget);
-    assert!(fitted.predicted.live <= fitted.predicted.arena);
+    assert!(fitted.predicted().arena <= fitted.budget);
+    assert!(fitted.predicted().live <= fitted.predicted().arena);
     assert_eq!(
-        fitted.predicted.live, fitted.audit.peak,
+        fitted.predicted().live,
+        fitted.audit.peak,
         "the checker and the engine agree"
     );
     assert_eq!(
-        fitted.schedule, fitted.planned.plan.schedule.steps,
+        fitted.layout.graph(),
+        &fitted.rewritten.graph,
         "what was verified is what runs"
     );
     fitted
@@ -98,8 +100,9 @@ fn check(model: &Model, cases: usize) {
     let name = &model.program.name;
     let mut recomputed = 0;
     for &(room, strategy, threads) in &CASES[..cases] {
-        let fitted = fitted(model, room, &options(strategy, threads));
-        let checked = check_numbers(model, &fitted, 2, 7).expect("both steps run");
+        let plain = plain(model, threads);
+        let fitted = fitted(&plain, room, &options(strategy, threads));
+        let checked = check_numbers(model, &plain, &fitted, 2, 7).expect("both steps run");
         assert_eq!(
             checked.differences,
             [],
@@ -160,8 +163,9 @@ fn a_budget_below_the_smallest_is_refused_and_the_named_one_works() {
     };
     let model = build("transformer-tiny", &sizes).expect("the model builds");
     let options = options(Strategy::SEARCH, 1);
-    let graph = estimate(&lower(&model.program, 1));
-    let fit = |budget| fit_profiled(&model, &graph, budget, &options, &mut NoWatch);
+    let plain = plain(&model, 1);
+    let graph = estimate(plain.graph());
+    let fit = |budget| fit_profiled(&model.program, &graph, budget, &options, &mut NoWatch);
     let Err(Error::DoesNotFit {
         budget, smallest, ..
     }) = fit(Bytes(1 << 16))
@@ -169,8 +173,8 @@ fn a_budget_below_the_smallest_is_refused_and_the_named_one_works() {
         panic!("64 KiB do not hold the parameters");
     };
     assert_eq!(budget, Bytes(1 << 16));
-    assert!(smallest < plain_peak(&model, 1).expect("valid").arena);
-    assert!(fit(smallest).expect("the named budget").predicted.arena <= smallest);
+    assert!(smallest < plain.predicted().arena);
+    assert!(fit(smallest).expect("the named budget").predicted().arena <= smallest);
 }
 
 /// Each of the four runs begins as asked; one that begins elsewhere gives other numbers, which are
@@ -178,7 +182,8 @@ fn a_budget_below_the_smallest_is_refused_and_the_named_one_works() {
 #[test]
 fn a_comparison_begins_where_it_is_told() {
     let model = model("transformer-tiny", 4, PLAIN_SGD);
-    let fitted = fitted(&model, Room::Percent(80), &options(Strategy::SEARCH, 1));
+    let plain = plain(&model, 1);
+    let fitted = fitted(&plain, Room::Percent(80), &options(Strategy::SEARCH, 1));
     let begun = std::cell::Cell::new(0);
     let mut seen = Vec::new();
     let mut watch = |done, total| seen.push((done, total));
@@ -186,7 +191,7 @@ fn a_comparison_begins_where_it_is_told() {
         begun.set(begun.get() + 1);
         trainer.step().map(|_| ())
     };
-    let same = check_numbers_from(&model, &fitted, 1, 0, &begin, &mut watch);
+    let same = check_numbers_from(&model, &plain, &fitted, 1, 0, &begin, &mut watch);
     assert!(same.expect("it runs").is_equal());
     assert_eq!(begun.take(), 4);
     assert_eq!(seen, [(0, 4), (1, 4), (2, 4), (3, 4)]);
@@ -197,6 +202,6 @@ fn a_comparison_begins_where_it_is_told() {
             _ => Ok(()),
         }
     };
-    let other = check_numbers_from(&model, &fitted, 1, 0, &begin, &mut |_, _| {});
+    let other = check_numbers_from(&model, &plain, &fitted, 1, 0, &begin, &mut |_, _| {});
     assert!(!other.expect("it runs").is_equal());
 }

@@ -1,8 +1,7 @@
 //! Random training steps of real ops, random budgets: the same bits, the predicted peak, no
 //! violation.
 
-use rekindle::{Error, FitOptions, check_numbers, estimate, fit_profiled, plain_peak};
-use rekindle_engine::lower;
+use rekindle::{Error, FitOptions, check_numbers, estimate, fit_profiled, plain};
 use rekindle_graph::Bytes;
 use rekindle_models::{Input, InputKind, Model};
 use rekindle_plan::{Effort, NoWatch, Options, Strategy};
@@ -162,12 +161,12 @@ fn random_steps_in_random_budgets_give_the_plain_steps_numbers() {
                 },
                 ..FitOptions::default()
             };
-            let graph = estimate(&lower(&model.program, options.threads));
-            let plain = plain_peak(&model, options.threads)
-                .expect("a valid program")
-                .arena;
-            let budget = Bytes(plain.get() * (40 + draw.below(60) as u64) / 100);
-            let fit = |budget| fit_profiled(&model, &graph, budget, &options, &mut NoWatch);
+            let plain = plain(&model, options.threads);
+            let graph = estimate(plain.graph());
+            let arena = plain.predicted().arena.get();
+            let budget = Bytes(arena * (40 + draw.below(60) as u64) / 100);
+            let fit =
+                |budget| fit_profiled(plain.program(), &graph, budget, &options, &mut NoWatch);
             let fitted = match fit(budget) {
                 Err(Error::DoesNotFit { smallest, .. }) => {
                     assert!(smallest > budget, "seed {seed}: refused although it fits");
@@ -176,8 +175,8 @@ fn random_steps_in_random_budgets_give_the_plain_steps_numbers() {
                 fitted => fitted,
             };
             let fitted = fitted.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
-            assert!(fitted.predicted.arena <= fitted.budget, "seed {seed}");
-            let checked = check_numbers(&model, &fitted, 2, seed).expect("both steps run");
+            assert!(fitted.predicted().arena <= fitted.budget, "seed {seed}");
+            let checked = check_numbers(&model, &plain, &fitted, 2, seed).expect("both steps run");
             assert_eq!(checked.differences, [], "seed {seed}, {strategy:?}");
             fitted_steps += 1;
             recomputed += fitted.audit.recomputed;

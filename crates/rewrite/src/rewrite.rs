@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rekindle_graph::{
-    Graph, GraphError, GraphParts, Node, NodeId, Phase, Plan, Role, ScheduleError, Step, StepId,
-    Storage, StorageId, Timeline, WrongGraph,
+    Graph, GraphError, GraphParts, Node, NodeId, Origins, Phase, Plan, Role, ScheduleError, Step,
+    StepId, Storage, StorageId, Timeline, WrongGraph,
 };
 
 use crate::Extraction;
@@ -23,6 +23,16 @@ pub struct Rewritten {
     pub is_clone: Vec<bool>,
     /// What is made again, in the order in which it is needed.
     pub extractions: Vec<Extraction>,
+}
+
+impl Rewritten {
+    /// What each node and storage of `graph` stands for.
+    pub fn origins(&self) -> Origins<'_> {
+        Origins {
+            nodes: &self.node_origin,
+            storages: &self.storage_origin,
+        }
+    }
 }
 
 /// Why a plan cannot be rewritten.

@@ -81,18 +81,11 @@ fn plan_of(graph: &Graph, order: &[u32]) -> Plan {
     }
 }
 
-fn origins(rewritten: &Rewritten) -> Origins<'_> {
-    Origins {
-        nodes: &rewritten.node_origin,
-        storages: &rewritten.storage_origin,
-    }
-}
-
 /// What must hold for any plan whose frees follow last uses.
 #[track_caller]
 fn check(graph: &Graph, plan: &Plan) -> Rewritten {
     let rewritten = rewrite(graph, plan).expect("a valid plan can be rewritten");
-    verify_rewritten(graph, plan, &rewritten.graph, origins(&rewritten)).expect("the same work");
+    verify_rewritten(graph, plan, &rewritten.graph, rewritten.origins()).expect("the same work");
     let natural = Timeline::natural(&rewritten.graph);
     assert_eq!(natural.peak, plan.peak);
     assert_eq!(natural.time, plan.time);
@@ -247,7 +240,7 @@ fn damage_to_a_rewritten_graph_is_named() {
         let mut parts = rewritten.graph.clone().into_parts();
         damage(&mut parts);
         let damaged = Graph::new(parts).expect("still a graph");
-        let found = verify_rewritten(&graph, &plan, &damaged, origins(&rewritten));
+        let found = verify_rewritten(&graph, &plan, &damaged, rewritten.origins());
         found.expect_err("the damage must be seen").0
     };
     // The readers of a recomputed storage still read the dropped original.
@@ -287,7 +280,7 @@ fn damage_to_a_rewritten_graph_is_named() {
 
     let short = Origins {
         nodes: &rewritten.node_origin[1..],
-        ..origins(&rewritten)
+        ..rewritten.origins()
     };
     let found = verify_rewritten(&graph, &plan, &rewritten.graph, short).expect_err("short");
     assert!(matches!(found.0[..], [Violation::OriginCount { .. }]));
@@ -295,7 +288,7 @@ fn damage_to_a_rewritten_graph_is_named() {
     swapped.swap(5, 6);
     let swapped = Origins {
         nodes: &swapped,
-        ..origins(&rewritten)
+        ..rewritten.origins()
     };
     let found = verify_rewritten(&graph, &plan, &rewritten.graph, swapped).expect_err("swapped");
     assert!(matches!(found.0[0], Violation::WrongRun { .. }));

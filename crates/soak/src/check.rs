@@ -6,7 +6,7 @@ use rekindle_plan::{
     Effort, NoWatch, Options, PlanError, Planned, Strategy, floor, frontier, plan,
 };
 use rekindle_rewrite::rewrite;
-use rekindle_verify::{Origins, verify, verify_rewritten};
+use rekindle_verify::{verify, verify_rewritten};
 
 use crate::random::Random;
 use crate::random_graph;
@@ -135,10 +135,7 @@ fn check_plan(graph: &Graph, budget: Bytes, planned: &Planned) -> Result<()> {
         planned.lower_bound
     );
     let rewritten = rewrite(graph, plan)?;
-    let origins = Origins {
-        nodes: &rewritten.node_origin,
-        storages: &rewritten.storage_origin,
-    };
+    let origins = rewritten.origins();
     verify_rewritten(graph, plan, &rewritten.graph, origins).context("rewritten")?;
     let peak = Timeline::natural(&rewritten.graph).peak;
     ensure!(

@@ -31,5 +31,6 @@ mod values;
 mod violation;
 
 pub use audit::{Audit, times_agree, verify};
-pub use rewritten::{Origins, verify_rewritten};
+pub use rekindle_graph::Origins;
+pub use rewritten::verify_rewritten;
 pub use violation::{Violation, Violations};

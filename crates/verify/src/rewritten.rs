@@ -9,18 +9,9 @@
 //! has the original's role. A later copy has it too, unless that is persistent: then the first copy
 //! is still there, and the later one must go, as `other`.
 
-use rekindle_graph::{Bytes, Graph, Node, NodeId, Phase, Plan, Role, Storage, StorageId};
+use rekindle_graph::{Bytes, Graph, Node, NodeId, Origins, Phase, Plan, Role, Storage, StorageId};
 
 use crate::{Audit, Violation, Violations, verify};
-
-/// What each part of a rewritten graph stands for.
-#[derive(Clone, Copy, Debug)]
-pub struct Origins<'a> {
-    /// The node that each node stands for.
-    pub nodes: &'a [NodeId],
-    /// The storage that each storage is a copy of.
-    pub storages: &'a [StorageId],
-}
 
 /// Checks `plan` against `graph`, and `rewritten` against both.
 ///

@@ -5,8 +5,8 @@ pub(super) mod table;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use rekindle::{Error, FitOptions, Fitted, plain_peak};
-use rekindle_engine::Peak;
+use rekindle::{Error, FitOptions, Fitted};
+use rekindle_engine::{Layout, Peak};
 use rekindle_graph::{Budget, Bytes, Graph, parse_budget};
 use rekindle_models::Model;
 use rekindle_report::{Compared, comparison};
@@ -137,10 +137,10 @@ fn report(model: &str, strategy: &str, rows: &[Row], reported: &Reported) -> any
 fn measure(arguments: &Arguments, batch: usize) -> anyhow::Result<Row> {
     let model = arguments.step.build(batch)?;
     let options = arguments.step.fit_options(arguments.planning.options());
-    let plain = plain_peak(&model, options.threads)?;
-    let mut budget = arguments.budget.resolve(plain.arena);
-    let fitted = profile(arguments, &model, budget, &options).and_then(|graph| {
-        let fit = |budget| fit(arguments, &model, &graph, plain, budget, &options);
+    let plain = rekindle::plain(&model, options.threads);
+    let mut budget = arguments.budget.resolve(plain.predicted().arena);
+    let fitted = profile(arguments, &model, &plain, budget, &options).and_then(|graph| {
+        let fit = |budget| fit(arguments, &model, &graph, &plain, budget, &options);
         let mut fitted = fit(budget);
         // With the same times, so that the plan which has this arena is found again.
         if let Some(smallest) = fitted.as_ref().err().and_then(|e| allowed(arguments, e)) {
@@ -149,7 +149,7 @@ fn measure(arguments: &Arguments, batch: usize) -> anyhow::Result<Row> {
         }
         fitted
     });
-    let planned = fitted.and_then(|fitted| run_both(arguments, &model, fitted));
+    let planned = fitted.and_then(|fitted| run_both(arguments, &model, &plain, fitted));
     let planned = match planned {
         Ok(planned) => Ok(planned),
         Err(error) if out_of_memory(&error) => Err(error.to_string()),
@@ -162,7 +162,7 @@ fn measure(arguments: &Arguments, batch: usize) -> anyhow::Result<Row> {
     };
     Ok(Row {
         batch,
-        plain,
+        plain: plain.predicted(),
         budget,
         planned,
     })
@@ -172,16 +172,21 @@ fn measure(arguments: &Arguments, batch: usize) -> anyhow::Result<Row> {
 fn profile(
     arguments: &Arguments,
     model: &Model,
+    plain: &Layout,
     budget: Bytes,
     options: &FitOptions,
 ) -> anyhow::Result<Graph> {
     let mut progress = Preparation::new();
     let mut watch = |preparing| progress.show(preparing);
-    match rekindle::profile_plain(model, options, &mut watch).map_err(anyhow::Error::from) {
+    match rekindle::profile_layout(model, plain, options, &mut watch).map_err(anyhow::Error::from) {
         Err(error) if out_of_memory(&error) => {}
         profiled => return profiled,
     }
-    let mut within = |budget| Ok(rekindle::profile(model, budget, options, &mut watch)?);
+    let mut within = |budget| {
+        Ok(rekindle::profile(
+            model, plain, budget, options, &mut watch,
+        )?)
+    };
     let profiled = within(budget);
     let smallest = profiled.as_ref().err();
     match smallest.and_then(|e| allowed(arguments, e)) {
@@ -194,7 +199,7 @@ fn fit(
     arguments: &Arguments,
     model: &Model,
     graph: &Graph,
-    plain: Peak,
+    plain: &Layout,
     budget: Bytes,
     options: &FitOptions,
 ) -> anyhow::Result<Fitted> {
@@ -208,12 +213,17 @@ fn fit(
     Ok(staged.fitted)
 }
 
-fn run_both(arguments: &Arguments, model: &Model, fitted: Fitted) -> anyhow::Result<Planned> {
+fn run_both(
+    arguments: &Arguments,
+    model: &Model,
+    plain: &Layout,
+    fitted: Fitted,
+) -> anyhow::Result<Planned> {
     let seed = arguments.step.training.seed;
-    let pair = pair::measure(model, &fitted, arguments.steps, seed)?;
+    let pair = pair::measure(model, plain, &fitted, arguments.steps, seed)?;
     let checked = match arguments.check && pair.plain.is_ok() {
         true => {
-            let found = stages::check_numbers(model, &fitted, 1, &|_| Ok(()))?;
+            let found = stages::check_numbers(model, plain, &fitted, 1, &|_| Ok(()))?;
             check_text(&found).map(|_| true)?
         }
         false => false,

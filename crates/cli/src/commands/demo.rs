@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::Context as _;
-use rekindle::{FitOptions, plain_peak};
+use rekindle::FitOptions;
 use rekindle_analysis::write_profile;
+use rekindle_engine::Layout;
 use rekindle_graph::{Bytes, Graph, write_atomically};
 use rekindle_models::{Model, ModelOptions, build};
 use rekindle_plan::{Effort, Options, Strategy};
@@ -219,18 +220,18 @@ impl Demo<'_> {
             "{}, batch {batch} ({parameters} parameters)",
             example.title
         ));
-        let plain = plain_peak(&model, options.threads)?;
-        let budget = Bytes(plain.arena.get() * example.budget_percent / 100);
+        let plain = rekindle::plain(&model, options.threads);
+        let budget = Bytes(plain.predicted().arena.get() * example.budget_percent / 100);
         let started = Instant::now();
-        let graph = self.profile(example.model, batch, &model)?;
+        let graph = self.profile(example.model, batch, &model, &plain)?;
         let times = Times::Measured(Box::new(graph.clone()), started.elapsed());
-        let staged = stages::fit(&model, plain, budget, times, options, None, &self.lines)?;
+        let staged = stages::fit(&model, &plain, budget, times, options, None, &self.lines)?;
         let fitted = staged.fitted;
         let stem = format!("{}_bs{batch}", example.model);
         let plan = stages::plan_of(&fitted).to_json();
         self.write(&format!("{stem}.plan.json"), &plan)?;
         self.compare_plans(&graph, fitted.planned.plan.budget, &stem)?;
-        let pair = pair::measure(&model, &fitted, STEPS, options.seed)?;
+        let pair = pair::measure(&model, &plain, &fitted, STEPS, options.seed)?;
         if let Err(error) = &pair.plain {
             return Err(anyhow::anyhow!("the plain step cannot run here: {error}"));
         }
@@ -240,12 +241,13 @@ impl Demo<'_> {
         // Once for each model: the losses of both steps are compared at every batch size.
         let checked = Some(&batch) == example.batches.first();
         if checked {
-            let found = stages::check_numbers(&model, &fitted, CHECKED_STEPS, &|_| Ok(()))?;
+            let start = &|_: &mut rekindle::Trainer<'_>| Ok(());
+            let found = stages::check_numbers(&model, &plain, &fitted, CHECKED_STEPS, start)?;
             self.lines.line("check", check_text(&found)?);
         }
         Ok(Row {
             batch,
-            plain,
+            plain: plain.predicted(),
             budget,
             planned: Ok(Planned {
                 fitted,
@@ -256,10 +258,16 @@ impl Demo<'_> {
     }
 
     /// Profiles the plain step, and writes the profile's files.
-    fn profile(&self, name: &str, batch: usize, model: &Model) -> anyhow::Result<Graph> {
+    fn profile(
+        &self,
+        name: &str,
+        batch: usize,
+        model: &Model,
+        plain: &Layout,
+    ) -> anyhow::Result<Graph> {
         let what = format!("profiling {name}, batch {batch}");
         let spill = Box::new(HostSpill::new());
-        let found = measured::plain(&what, model, &self.options, spill, None)?;
+        let found = measured::plain(&what, model, plain, &self.options, spill, None)?;
         write_profile(self.out, &found.profile(name, batch, "cpu"), &found.graph)?;
         Ok(found.graph)
     }

@@ -95,7 +95,7 @@ fn rows(found: &MaxBatch) -> Vec<Row> {
     let planned = Row {
         name: "planned",
         batch: found.batch,
-        arena: found.fitted.predicted.arena,
+        arena: found.fitted.predicted().arena,
         time: found.fitted.planned.plan.time,
         overhead: Some(found.fitted.planned.overhead()),
     };
@@ -195,8 +195,8 @@ fn report(arguments: &Arguments, budget: Bytes, found: &MaxBatch) -> Value {
         })),
         "planned": {
             "batch": found.batch,
-            "arena_bytes": found.fitted.predicted.arena.get(),
-            "live_peak_bytes": found.fitted.predicted.live.get(),
+            "arena_bytes": found.fitted.predicted().arena.get(),
+            "live_peak_bytes": found.fitted.predicted().live.get(),
             "predicted_time_us": found.fitted.planned.plan.time.get(),
             "predicted_overhead": found.fitted.planned.overhead(),
             "recomputed_runs": found.fitted.audit.recomputed,

@@ -1,6 +1,6 @@
 //! `rekindle verify --numeric`: the planned step's numbers against the plain step's.
 
-use rekindle::plain_peak;
+use rekindle::plain;
 use serde_json::json;
 
 use super::Planning;
@@ -32,16 +32,17 @@ pub(crate) struct Arguments {
 pub(crate) fn run(name: &str, arguments: &Arguments, json: bool) -> anyhow::Result<()> {
     let model = arguments.training.build(name, arguments.batch_size)?;
     let options = arguments.training.fit_options(arguments.planning.options());
-    let plain = plain_peak(&model, options.threads)?;
-    let budget = arguments.budget.resolve(plain.arena);
+    let plain = plain(&model, options.threads);
+    let budget = arguments.budget.resolve(plain.predicted().arena);
     let lines = Lines {
         shown: !json,
         indent: "",
     };
     let limit = arguments.planning.limit()?;
-    let staged = stages::fit(&model, plain, budget, Times::Plain, &options, limit, &lines)?;
+    let times = Times::Plain;
+    let staged = stages::fit(&model, &plain, budget, times, &options, limit, &lines)?;
     let steps = arguments.steps as u64;
-    let checked = stages::check_numbers(&model, &staged.fitted, steps, &|_| Ok(()))?;
+    let checked = stages::check_numbers(&model, &plain, &staged.fitted, steps, &|_| Ok(()))?;
     let text = check_text(&checked)?;
     lines.line("check", text);
     if json {

@@ -8,8 +8,8 @@
 use std::cmp::Ordering;
 use std::time::Duration;
 
-use rekindle::{Error, FitOptions, Fitted, StepReport, Trainer, side_by_side};
-use rekindle_engine::{Engine, EngineError, Peak};
+use rekindle::{Error, Fitted, IterationReport, Trainer, set_up, side_by_side};
+use rekindle_engine::{Engine, EngineError, Layout, Peak};
 use rekindle_models::Model;
 
 use crate::exit::is_out_of_memory;
@@ -61,7 +61,7 @@ impl<'m> Run<'m> {
         }
     }
 
-    fn keep(&mut self, (report, time): (StepReport, Duration)) {
+    fn keep(&mut self, (report, time): (IterationReport, Duration)) {
         self.times.push(time);
         self.losses.push(report.loss);
         self.measured = report.measured;
@@ -96,15 +96,13 @@ fn run(title: &'static str, runs: &mut [&mut Run<'_>], steps: usize) -> Result<(
 /// Runs one warm-up step and `steps` more of each.
 pub(crate) fn measure(
     model: &Model,
+    plain: &Layout,
     fitted: &Fitted,
     steps: usize,
     seed: u64,
 ) -> Result<Pair, Error> {
-    let mut memory = Preparation::new();
-    let engine = fitted.engine_watched(model, &mut |p| memory.show(p))?;
-    drop(memory);
-    let mut planned = Run::new(model, engine, seed);
-    match plain_engine(model, fitted, seed) {
+    let mut planned = Run::new(model, engine(&fitted.layout, seed)?, seed);
+    match engine(plain, seed) {
         Ok(engine) => {
             let mut plain = Run::new(model, engine, seed);
             run("measuring steps", &mut [&mut plain, &mut planned], steps)?;
@@ -118,7 +116,7 @@ pub(crate) fn measure(
             run("measuring the planned step", &mut [&mut planned], steps)?;
             let planned = planned.side();
             Ok(Pair {
-                plain: plain_alone(model, fitted, steps, seed)?,
+                plain: plain_alone(model, plain, steps, seed)?,
                 planned,
                 interleaved: false,
             })
@@ -127,24 +125,20 @@ pub(crate) fn measure(
     }
 }
 
-fn plain_engine(model: &Model, fitted: &Fitted, seed: u64) -> Result<Engine, EngineError> {
-    let options = FitOptions {
-        threads: fitted.threads,
-        seed,
-        ..FitOptions::default()
-    };
+/// Sets up a step, with a bar.
+fn engine(layout: &Layout, seed: u64) -> Result<Engine, EngineError> {
     let mut memory = Preparation::new();
-    rekindle::plain_engine(model, &options, &mut |p| memory.show(p))
+    set_up(layout, seed, &mut |p| memory.show(p))
 }
 
 /// The plain step with the memory to itself; inside, why it does not fit even then.
 fn plain_alone(
     model: &Model,
-    fitted: &Fitted,
+    plain: &Layout,
     steps: usize,
     seed: u64,
 ) -> Result<Result<Side, EngineError>, Error> {
-    let engine = match plain_engine(model, fitted, seed) {
+    let engine = match engine(plain, seed) {
         Ok(engine) => engine,
         Err(error) => return Ok(Err(error)),
     };

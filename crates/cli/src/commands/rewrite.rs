@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use rekindle_graph::{NodeId, StorageId, read_plan};
 use rekindle_rewrite::{Extraction, Rewritten, dot, rewrite};
-use rekindle_verify::{Audit, Origins, verify_rewritten};
+use rekindle_verify::{Audit, verify_rewritten};
 use serde_json::{Value, json};
 
 use crate::{input, output};
@@ -40,10 +40,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let graph = input::graph(&arguments.graph)?;
     let plan = read_plan(&arguments.plan)?;
     let rewritten = rewrite(&graph, &plan)?;
-    let origins = Origins {
-        nodes: &rewritten.node_origin,
-        storages: &rewritten.storage_origin,
-    };
+    let origins = rewritten.origins();
     let audit = verify_rewritten(&graph, &plan, &rewritten.graph, origins)?;
     if let Some(path) = &arguments.out {
         output::write(path, &rewritten.graph.to_json())?;

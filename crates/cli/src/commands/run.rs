@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::Context as _;
-use rekindle::{Checked, Error, FitOptions, StepReport, Trainer, plain_peak};
-use rekindle_engine::{Engine, Peak, lower};
+use rekindle::{Checked, Error, FitOptions, IterationReport, Trainer, set_up};
+use rekindle_engine::{Engine, EngineError, Layout, Peak, resident_peak};
 use rekindle_graph::{Budget, Bytes, parse_budget};
 use rekindle_models::Model;
 use rekindle_plan::{NoWatch, Strategy};
@@ -112,10 +112,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             options.threads
         ),
     );
-    let plain = plain_peak(&model, options.threads)?;
-    let (engine, staged) = set_up(arguments, &model, plain, &options, &lines)?;
+    let plain = rekindle::plain(&model, options.threads);
+    let staged = stages(arguments, &model, &plain, &options, &lines)?;
     let checked = match (&staged, arguments.check) {
-        (Some(staged), true) => Some(check(arguments, &model, staged, &lines)?),
+        (Some(staged), true) => Some(check(arguments, &model, &plain, staged, &lines)?),
         _ => None,
     };
     if let Some(Staged { fitted, .. }) = &staged {
@@ -124,11 +124,27 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         reported.add_plan(&stem, &fitted.graph, &stages::plan_of(fitted))?;
         reported.finish()?;
     }
+    let engine = match &staged {
+        Some(staged) => engine(&staged.fitted.layout, &options)?,
+        None => plain_engine(&plain, &options)?,
+    };
     let steps = train(arguments, &model, engine, &lines)?;
+    // Of the whole process, whatever it did: profiling, checking, training.
+    let resident = resident_peak();
+    if let (Some(resident), true) = (resident, lines.shown) {
+        println!("\nThe process never had more than {resident} in memory, says the system.");
+    }
     if arguments.json {
         println!(
             "{:#}",
-            report(&model, plain, staged.as_ref(), checked.as_ref(), &steps)
+            report(
+                &model,
+                plain.predicted(),
+                staged.as_ref(),
+                checked.as_ref(),
+                resident,
+                &steps
+            )
         );
     }
     Ok(())
@@ -154,80 +170,78 @@ fn check_files(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The engine that trains, and the stages that led to it unless it is the plain step's.
-fn set_up(
+/// The stages that lead to a planned step, or `None` for the plain one, which is refused before
+/// anything runs if it does not fit in the budget.
+fn stages(
     arguments: &Arguments,
     model: &Model,
-    plain: Peak,
+    plain: &Layout,
     options: &FitOptions,
     lines: &Lines,
-) -> anyhow::Result<(Engine, Option<Staged>)> {
-    let budget = arguments.budget.map(|budget| budget.resolve(plain.arena));
+) -> anyhow::Result<Option<Staged>> {
+    let arena = plain.predicted().arena;
+    let budget = arguments.budget.map(|budget| budget.resolve(arena));
     let Some(budget) = budget.filter(|_| !arguments.plain) else {
-        lines.line(
-            "plain",
-            format!("nothing is recomputed, an arena of {}", plain.arena),
-        );
-        return Ok((plain_engine(model, plain, budget, options)?, None));
+        let text = format!("nothing is recomputed, an arena of {arena}");
+        lines.line("plain", text);
+        return match budget.filter(|&budget| arena > budget) {
+            Some(budget) => Err(Error::PlainDoesNotFit {
+                budget,
+                needed: arena,
+                smallest: smallest(plain, options)?,
+            })?,
+            None => Ok(None),
+        };
     };
     let times = match &arguments.profile {
         Some(folder) => {
             let (name, batch) = (&arguments.step.model, arguments.batch_size);
-            let times = stages::read_times(folder, name, batch, model, options.threads)?;
+            let times = stages::read_times(folder, name, batch, plain.graph())?;
             Times::Given(Box::new(times))
         }
         None => Times::InBudget,
     };
     let limit = arguments.planning.limit()?;
     let staged = stages::fit(model, plain, budget, times, options, limit, lines)?;
-    let mut progress = Preparation::new();
-    let engine = staged
-        .fitted
-        .engine_watched(model, &mut |preparing| progress.show(preparing))?;
-    Ok((engine, Some(staged)))
+    Ok(Some(staged))
 }
 
-/// The plain step, refused before anything runs if it does not fit.
-fn plain_engine(
-    model: &Model,
-    plain: Peak,
-    budget: Option<Bytes>,
-    options: &FitOptions,
-) -> Result<Engine, Error> {
-    if let Some(budget) = budget.filter(|&budget| plain.arena > budget) {
-        return Err(Error::PlainDoesNotFit {
-            budget,
-            needed: plain.arena,
-            smallest: smallest(model, options)?,
-        });
-    }
+/// Sets up a step, with a bar.
+fn engine(layout: &Layout, options: &FitOptions) -> Result<Engine, EngineError> {
     let mut progress = Preparation::new();
-    match rekindle::plain_engine(model, options, &mut |preparing| progress.show(preparing)) {
-        Ok(engine) => Ok(engine),
+    set_up(layout, options.seed, &mut |preparing| {
+        progress.show(preparing)
+    })
+}
+
+/// Sets up the plain step. Where it does not get its memory, the error says whether a plan would.
+fn plain_engine(plain: &Layout, options: &FitOptions) -> Result<Engine, Error> {
+    match engine(plain, options) {
         Err(error) if is_out_of_memory(&error) => Err(Error::PlainOutOfMemory {
-            smallest: smallest(model, options)?,
+            smallest: smallest(plain, options)?,
             error,
         }),
-        Err(error) => Err(error.into()),
+        engine => Ok(engine?),
     }
 }
 
 /// The smallest arena known. Peaks do not depend on times, so a guess of them will do.
-fn smallest(model: &Model, options: &FitOptions) -> Result<Bytes, Error> {
-    let graph = rekindle::estimate(&lower(&model.program, options.threads));
+fn smallest(plain: &Layout, options: &FitOptions) -> Result<Bytes, Error> {
+    let graph = rekindle::estimate(plain.graph());
     let mut options = options.clone();
     options.plan.strategy = Strategy::SEARCH;
-    Ok(rekindle::smallest(model, &graph, &options, &mut NoWatch)?.budget)
+    Ok(rekindle::smallest(plain.program(), &graph, &options, &mut NoWatch)?.budget)
 }
 
 fn check(
     arguments: &Arguments,
     model: &Model,
+    plain: &Layout,
     staged: &Staged,
     lines: &Lines,
 ) -> anyhow::Result<Checked> {
     let start = |trainer: &mut Trainer<'_>| start(arguments, trainer);
-    let checked = stages::check_numbers(model, &staged.fitted, arguments.steps, &start)?;
+    let checked = stages::check_numbers(model, plain, &staged.fitted, arguments.steps, &start)?;
     lines.line("check", check_text(&checked)?);
     Ok(checked)
 }
@@ -271,7 +285,7 @@ pub(crate) fn check_text(checked: &Checked) -> Result<String, Promised> {
 
 /// A step and how long it took.
 struct Timed {
-    report: StepReport,
+    report: IterationReport,
     predicted: Peak,
     seconds: f64,
 }
@@ -319,7 +333,7 @@ fn train(
         if lines.shown {
             println!(
                 "{:>6}  {:>12.6}  {:>7.3} s  {:>14}  {:>14}",
-                report.step,
+                report.number,
                 report.loss,
                 seconds,
                 predicted.arena.to_string(),
@@ -340,10 +354,11 @@ fn train(
 }
 
 /// Runs a step and writes its trace.
-fn traced(trainer: &mut Trainer<'_>, path: &Path) -> anyhow::Result<StepReport> {
-    let mut trace = Trace::new(trainer.engine().graph());
+fn traced(trainer: &mut Trainer<'_>, path: &Path) -> anyhow::Result<IterationReport> {
+    let mut trace = Trace::new();
     let report = trainer.run_observed(&mut trace)?;
-    output::write(path, &trace.to_json(trainer.engine().graph(), report.step))?;
+    let layout = trainer.engine().layout();
+    output::write(path, &trace.to_json(layout, report.number))?;
     Ok(report)
 }
 
@@ -352,11 +367,12 @@ fn report(
     plain: Peak,
     staged: Option<&Staged>,
     checked: Option<&Checked>,
+    resident: Option<Bytes>,
     steps: &[Timed],
 ) -> Value {
     let step = |timed: &Timed| {
         json!({
-            "step": timed.report.step,
+            "step": timed.report.number,
             "loss": timed.report.loss,
             "loss_bits": timed.report.loss.to_bits(),
             "seconds": timed.seconds,
@@ -369,8 +385,8 @@ fn report(
         json!({
             "budget_bytes": fitted.budget.get(),
             "strategy": fitted.planned.plan.strategy,
-            "live_peak_bytes": fitted.predicted.live.get(),
-            "arena_bytes": fitted.predicted.arena.get(),
+            "live_peak_bytes": fitted.predicted().live.get(),
+            "arena_bytes": fitted.predicted().arena.get(),
             "recomputed_runs": fitted.audit.recomputed,
             "predicted_overhead": fitted.planned.overhead(),
             "rounds": fitted.rounds,
@@ -383,6 +399,7 @@ fn report(
         "plain_peak_bytes": plain.arena.get(),
         "planned": fitted,
         "numbers_compared": checked.map(|checked| checked.numbers),
+        "highest_resident_bytes": resident.map(Bytes::get),
         "steps": steps.iter().map(step).collect::<Vec<_>>(),
     })
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use rekindle::{Checked, Error, FitOptions, Fitted, Trainer, check_numbers_from, fit_profiled};
-use rekindle_engine::{Peak, lower};
+use rekindle_engine::Layout;
 use rekindle_graph::{Bytes, Graph, Micros, Phase, Plan};
 use rekindle_models::Model;
 
@@ -50,17 +50,18 @@ pub(crate) enum Times {
 /// Fits a step into a budget, and prints each stage when it is over.
 pub(crate) fn fit(
     model: &Model,
-    plain: Peak,
+    plain: &Layout,
     budget: Bytes,
     times: Times,
     options: &FitOptions,
     limit: Option<Duration>,
     lines: &Lines,
 ) -> anyhow::Result<Staged> {
-    let share = |bytes: Bytes| percent(bytes.get() as f64 / plain.arena.get().max(1) as f64);
-    let of_plain = format!("{} of the plain step's {}", share(budget), plain.arena);
+    let arena = plain.predicted().arena;
+    let share = percent(budget.get() as f64 / arena.get().max(1) as f64);
+    let of_plain = format!("{share} of the plain step's {arena}");
     lines.line("budget", format!("{budget}, {of_plain}"));
-    if budget >= plain.arena && lines.shown {
+    if budget >= arena && lines.shown {
         note("the plain step fits in this budget: nothing has to be recomputed");
     }
     let started = Instant::now();
@@ -68,8 +69,8 @@ pub(crate) fn fit(
     let mut watch = |preparing| progress.show(preparing);
     let mut before = Duration::ZERO;
     let graph = match times {
-        Times::Plain => rekindle::profile_plain(model, options, &mut watch)?,
-        Times::InBudget => rekindle::profile(model, budget, options, &mut watch)?,
+        Times::Plain => rekindle::profile_layout(model, plain, options, &mut watch)?,
+        Times::InBudget => rekindle::profile(model, plain, budget, options, &mut watch)?,
         Times::Given(graph) => *graph,
         Times::Measured(graph, took) => {
             before = took;
@@ -80,7 +81,7 @@ pub(crate) fn fit(
     drop(progress);
     lines.line("profile", profile_text(&graph, profile_time));
     let mut meter = Meter::new(limit);
-    let fitted = fit_profiled(model, &graph, budget, options, &mut meter);
+    let fitted = fit_profiled(&model.program, &graph, budget, options, &mut meter);
     meter.clear();
     let plan_time = meter.elapsed();
     let fitted = fitted?;
@@ -99,13 +100,14 @@ pub(crate) fn fit(
 /// runs.
 pub(crate) fn check_numbers(
     model: &Model,
+    plain: &Layout,
     fitted: &Fitted,
     steps: u64,
     start: &dyn Fn(&mut Trainer<'_>) -> Result<(), Error>,
 ) -> Result<Checked, Error> {
     let mut bar = Bar::new("comparing numbers");
     let mut watch = |done, total| bar.show(done, total, "");
-    check_numbers_from(model, fitted, steps, fitted.seed, start, &mut watch)
+    check_numbers_from(model, plain, fitted, steps, fitted.seed, start, &mut watch)
 }
 
 /// The plan as the user asked for it: the planner may have been given less room, for what
@@ -163,23 +165,21 @@ fn place_text(fitted: &Fitted) -> String {
     };
     format!(
         "an arena of {}, within the budget{rounds}",
-        fitted.predicted.arena
+        fitted.predicted().arena
     )
 }
 
-/// The times of a profile that `rekindle profile` wrote, on this step's own graph.
+/// The times of a profile that `rekindle profile` wrote, on `graph`, which is this step's own.
 pub(crate) fn read_times(
     folder: &std::path::Path,
     name: &str,
     batch: usize,
-    model: &Model,
-    threads: usize,
+    graph: &Graph,
 ) -> anyhow::Result<Graph> {
     let (_, profiled) = rekindle_analysis::read_profile(folder, name, batch)
         .with_context(|| format!("the profile in {} is of no use", folder.display()))?;
-    let graph = lower(&model.program, threads);
     let times: Vec<Micros> = profiled.nodes().iter().map(|n| n.time).collect();
-    match is_same_step(&graph, &profiled) {
+    match is_same_step(graph, &profiled) {
         true => Ok(graph.with_times(&times)?),
         false => Err(UsageError(format!(
             "the profile in {} is of another step; profile this one with the same model, sizes \

@@ -2,6 +2,9 @@
 
 #![allow(dead_code)] // Each file of tests uses some of it.
 
+#[cfg(target_os = "linux")]
+pub(crate) mod limit;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

@@ -33,7 +33,7 @@ impl Kernel for Dropout {
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
-        let (seed, step) = (call.context.seed, call.context.step);
+        let (seed, step) = (call.iteration.seed, call.iteration.number);
         dropout(self, seed, step, call.read(0), call.write(0), call.threads);
         Ok(())
     }

@@ -26,7 +26,7 @@ impl Kernel for Adam {
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
         let [param, first, second] = [0, 2, 3].map(|k| call.update(k));
-        let step = call.context.step;
+        let step = call.iteration.number;
         adam(self, step, param, call.read(1), first, second, call.threads);
         Ok(())
     }

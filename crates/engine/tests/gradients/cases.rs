@@ -11,7 +11,7 @@
 //! by `STEP² / 6 · L‴ ≈ 1e-5 · L‴`. A wrong factor, index or sign is off by the size of the
 //! gradient. Where a function has kinks, the values are chosen so that no step crosses one.
 
-use rekindle_engine::StepContext;
+use rekindle_engine::Iteration;
 use rekindle_program::op::{
     BatchNormState, ConvOptions, CrossEntropy, GeluKind, HeadOperand, Heads, Mask, PoolOptions,
     Then, Transpose,
@@ -27,7 +27,7 @@ const TOLERANCE: f64 = 1e-3;
 /// Distance between any two values of [`Case::spaced`]: more than two steps.
 const SPACING: f32 = 4.0 * STEP;
 
-const CONTEXT: StepContext = StepContext { seed: 1, step: 1 };
+const CONTEXT: Iteration = Iteration { seed: 1, number: 1 };
 
 /// A program under construction, and the values of its parameters.
 struct Case {

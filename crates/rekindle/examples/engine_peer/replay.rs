@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use rekindle_engine::{Engine, StepContext};
+use rekindle_engine::{Engine, Iteration};
 use rekindle_graph::StorageId;
 use rekindle_models::{Model, ModelOptions, Values, weights};
 use rekindle_program::DType;
@@ -43,7 +43,7 @@ fn record_gradients(request: &Request) -> Outcome<()> {
     };
     let model = request.build(&options)?;
     let mut engine = loaded_engine(request, &model)?;
-    engine.run(StepContext { seed: 0, step: 1 })?;
+    engine.run(Iteration { seed: 0, number: 1 })?;
     let gradients: BTreeMap<StorageId, StorageId> = model.gradients.iter().copied().collect();
     // A buffer has no gradient; its own values take the place.
     let read = |id: StorageId| values(&engine, gradients.get(&id).copied().unwrap_or(id));
@@ -64,7 +64,10 @@ fn record_training(request: &Request) -> Outcome<()> {
     let mut engine = loaded_engine(request, &model)?;
     let steps: u64 = request.get("steps")?.parse()?;
     for step in 1..=steps {
-        let peak = engine.run(StepContext { seed: 0, step })?;
+        let peak = engine.run(Iteration {
+            seed: 0,
+            number: step,
+        })?;
         assert_eq!(
             peak,
             engine.predicted(),

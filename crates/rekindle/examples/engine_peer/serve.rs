@@ -6,7 +6,7 @@
 use std::io::{BufRead, Write};
 use std::time::Instant;
 
-use rekindle_engine::{Engine, StepContext};
+use rekindle_engine::{Engine, Iteration};
 use rekindle_models::data;
 
 use crate::Outcome;
@@ -24,7 +24,10 @@ pub(crate) fn run(request: &Request) -> Outcome<()> {
     for (step, line) in (1..).zip(std::io::stdin().lock().lines()) {
         line?;
         let start = Instant::now();
-        engine.run(StepContext { seed: 1, step })?;
+        engine.run(Iteration {
+            seed: 1,
+            number: step,
+        })?;
         let seconds = start.elapsed().as_secs_f64();
         writeln!(answers, "{seconds} {}", engine.read_f32(model.loss)?[0])?;
     }

@@ -8,8 +8,8 @@ use std::path::Path;
 use anyhow::Context as _;
 use rekindle::FitOptions;
 use rekindle_analysis::{Analysis, Breakdown, Profile, breakdowns};
-use rekindle_engine::{Engine, Spill, StepContext, lower};
-use rekindle_graph::{Bytes, Graph, Timeline};
+use rekindle_engine::{Engine, Iteration, Layout, Spill};
+use rekindle_graph::{Bytes, Graph};
 use rekindle_models::Model;
 use rekindle_profile::{
     FileSpill, HostSpill, Limited, MeasureOptions, MeasureProgress, Measurement, Origin, measure,
@@ -53,7 +53,8 @@ pub(super) fn profile(
         measured: arguments.measured,
         seed: training.seed,
     };
-    let plain_peak = Timeline::natural(&lower(&model.program, options.threads)).peak;
+    let placed = rekindle::plain(model, options.threads);
+    let plain_peak = placed.predicted().live;
     let limit = arguments
         .memory_limit
         .map(|limit| limit.resolve(plain_peak));
@@ -65,7 +66,10 @@ pub(super) fn profile(
             let (measurement, swapped) = in_limit(&what, model, &options, limit, spill, trace)?;
             (measurement, Some(swapped))
         }
-        _ => (plain(&what, model, &options, spill, trace)?, None),
+        _ => {
+            let measurement = plain(&what, model, &placed, &options, spill, trace)?;
+            (measurement, None)
+        }
     };
     let breakdowns = breakdowns(&measurement.graph, &Analysis::new(&measurement.graph));
     let peak = breakdowns.into_iter().max_by_key(Breakdown::total);
@@ -81,12 +85,13 @@ pub(super) fn profile(
 pub(crate) fn plain(
     what: &str,
     model: &Model,
+    plain: &Layout,
     options: &FitOptions,
     mut spill: Box<dyn Spill + Send>,
     trace: Option<&Path>,
 ) -> anyhow::Result<Measurement> {
     let mut memory = Preparation::new();
-    let mut engine = rekindle::plain_engine(model, options, &mut |p| memory.show(p))?;
+    let mut engine = rekindle::set_up(plain, options.seed, &mut |p| memory.show(p))?;
     drop(memory);
     rekindle::write_batch(&mut engine, model, options.seed, 1)?;
     let mut bar = Bar::new(what);
@@ -128,13 +133,13 @@ fn write_trace(
     path: Option<&Path>,
 ) -> anyhow::Result<()> {
     let Some(path) = path else { return Ok(()) };
-    let context = StepContext {
+    let iteration = Iteration {
         seed: options.seed,
-        step: options.measure.steps() as u64 + 1,
+        number: options.measure.steps() as u64 + 1,
     };
-    let mut trace = Trace::new(engine.graph());
-    engine.run_observed(context, &mut trace)?;
-    output::write(path, &trace.to_json(engine.graph(), context.step))
+    let mut trace = Trace::new();
+    engine.run_observed(iteration, &mut trace)?;
+    output::write(path, &trace.to_json(engine.layout(), iteration.number))
 }
 
 fn swap_run(limited: &Limited, limit: Bytes) -> SwapRun {
