@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::archive::{Archive, check_names, is_wanted, mebibytes, median};
 use crate::repo::Repo;
-use crate::{bench_analysis, bench_compare, bench_plan, bench_profile, bench_torch, python};
+use crate::{bench_analysis, bench_compare, bench_limit, bench_plan, bench_profile, bench_torch, python};
 
 /// Its name, the model, its sizes as `engine_peer` takes them (`python/bench/serve_torch.py` knows
 /// the same by name), and threads.
@@ -35,11 +35,12 @@ const ROUNDS: usize = 4;
 /// A benchmark, which gets the names of cases.
 type Bench = (&'static str, fn(&Repo, &[String]) -> Result<()>);
 
-const BENCHES: [Bench; 6] = [
+const BENCHES: [Bench; 7] = [
     ("plan", bench_plan::run),
     ("engine", engine),
     ("profile", bench_profile::run),
     ("compare", bench_compare::run),
+    ("limit", bench_limit::run),
     ("torch", bench_torch::run),
     ("analysis", bench_analysis::run),
 ];
