@@ -14,7 +14,9 @@ use anyhow::{Context, Result, bail};
 
 use crate::archive::{Archive, check_names, is_wanted, mebibytes, median};
 use crate::repo::Repo;
-use crate::{bench_analysis, bench_compare, bench_limit, bench_plan, bench_profile, bench_torch, python};
+use crate::{
+    bench_analysis, bench_compare, bench_limit, bench_plan, bench_profile, bench_torch, python,
+};
 
 /// Its name, the model, its sizes as `engine_peer` takes them (`python/bench/serve_torch.py` knows
 /// the same by name), and threads.

@@ -34,7 +34,8 @@ const CASES: [Case; 3] = [
     ),
 ];
 
-const HEADER: &str = "step,plain_peak_bytes,budget_bytes,arena_bytes,resident_bytes,limit_bytes,limit,plain_exit";
+const HEADER: &str =
+    "step,plain_peak_bytes,budget_bytes,arena_bytes,resident_bytes,limit_bytes,limit,plain_exit";
 
 /// The exit code of a step that does not fit.
 const REFUSED: i32 = 3;
@@ -70,7 +71,13 @@ pub(crate) fn run(repo: &Repo, names: &[String]) -> Result<()> {
     for row in &rows {
         let bytes = [row.plain, row.budget, row.arena, row.resident, row.limit];
         let cells = bytes.map(|bytes| format!("{:.1}", mebibytes(bytes)));
-        writeln!(text, "| {} | {} | {} |", row.step, cells.join(" | "), row.by)?;
+        writeln!(
+            text,
+            "| {} | {} | {} |",
+            row.step,
+            cells.join(" | "),
+            row.by
+        )?;
     }
     archive.conclude(&format!("{text}\n{}", list(&claims)), &claims)
 }

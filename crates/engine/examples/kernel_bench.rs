@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use rekindle_engine::{Engine, Observer, StepContext};
+use rekindle_engine::{Engine, Iteration, Observer};
 use rekindle_graph::{Bytes, NodeId};
 use rekindle_models::data::batch;
 use rekindle_models::{ModelOptions, Values, build};
@@ -59,9 +59,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         start: Instant::now(),
         least: vec![f64::INFINITY; model.program.nodes.len()],
     };
-    engine.run(StepContext { seed: 0, step: 1 })?;
-    for step in 2..2 + STEPS {
-        engine.run_observed(StepContext { seed: 0, step }, &mut stopwatch)?;
+    engine.run(Iteration { seed: 0, number: 1 })?;
+    for number in 2..2 + STEPS {
+        engine.run_observed(Iteration { seed: 0, number }, &mut stopwatch)?;
     }
     print_rows(&model.program, &stopwatch.least, op.as_deref());
     Ok(())
