@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use rekindle_graph::{Bytes, FileError, write_atomically};
+use rekindle_graph::{Bytes, read_file, write_atomically};
 
 use crate::TableError;
 use crate::profile::Seconds;
@@ -35,10 +35,7 @@ pub(crate) fn read_table<T>(
     columns: &'static [&'static str],
     read_row: impl Fn(&Row) -> Result<T, TableError>,
 ) -> Result<Table<T>, TableError> {
-    let bytes = std::fs::read(path).map_err(|source| FileError::Read {
-        path: path.to_owned(),
-        source,
-    })?;
+    let bytes = read_file(path)?;
     let bad = |error: csv::Error| TableError::Csv {
         path: path.to_owned(),
         message: error.to_string(),

@@ -10,6 +10,7 @@ use rekindle_models::ModelError;
 use rekindle_plan::PlanError;
 use rekindle_plan::mutwo::ActivationPlanError;
 use rekindle_profile::ProfileError;
+use rekindle_program::ProgramError;
 use rekindle_rewrite::RewriteError;
 use rekindle_verify::Violations;
 
@@ -72,8 +73,11 @@ pub(crate) struct Promised(pub(crate) String);
 /// The code for an error: the first cause that has one decides.
 pub(crate) fn code(error: &anyhow::Error) -> ExitCode {
     let code = error.chain().find_map(|cause| {
-        if cause.is::<UsageError>() || cause.is::<ModelError>() {
+        if cause.is::<UsageError>() {
             return Some(USAGE);
+        }
+        if let Some(error) = cause.downcast_ref::<ModelError>() {
+            return Some(of_model(error));
         }
         if let Some(error) = cause.downcast_ref::<rekindle::Error>() {
             return of_training(error);
@@ -123,7 +127,7 @@ pub(crate) fn code(error: &anyhow::Error) -> ExitCode {
 fn of_training(error: &rekindle::Error) -> Option<u8> {
     use rekindle::Error;
     match error {
-        Error::Model(_) => Some(USAGE),
+        Error::Model(error) => Some(of_model(error)),
         Error::DoesNotFit { .. }
         | Error::TooSlow { .. }
         | Error::PlainDoesNotFit { .. }
@@ -143,6 +147,17 @@ fn of_training(error: &rekindle::Error) -> Option<u8> {
         | Error::Profile(_)
         | Error::Engine(_)
         | Error::OtherNodes { .. } => None,
+    }
+}
+
+/// The code for a model that cannot be built: a mistake, unless no machine could hold it.
+fn of_model(error: &ModelError) -> u8 {
+    match error {
+        ModelError::Program {
+            source: ProgramError::TooLarge { .. },
+            ..
+        } => INFEASIBLE,
+        _ => USAGE,
     }
 }
 

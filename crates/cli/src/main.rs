@@ -28,7 +28,15 @@ pub(crate) struct Arguments {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) if error.use_stderr() => {
+            let text = error.render().to_string();
+            output::error(text.trim_start_matches("error: ").trim_end());
+            return ExitCode::from(exit::USAGE);
+        }
+        Err(help) => help.exit(),
+    };
     if arguments.quiet {
         output::be_quiet();
     }

@@ -3,14 +3,16 @@
 //!
 //! The usual `println!` panics when the reader is gone or the disk is full; the macros here take
 //! its place in the whole crate. Colours are stripped where no terminal shows them, or `NO_COLOR`
-//! is set.
+//! is set. Names come from files of others: whatever in them could move the cursor, hide text or
+//! turn it around is made visible before it reaches a terminal.
 
 use std::fmt::Write as _;
 use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rekindle_graph::{Graph, destination, write_atomically};
+use anyhow::Context as _;
+use rekindle_graph::{FileError, Graph, check_writable, destination, write_atomically};
 use rekindle_plan::{Choice, Planned};
 
 use crate::exit::{self, UsageError};
@@ -42,8 +44,10 @@ macro_rules! eprintln {
 /// Writes to standard output. That the reader has left ends the tool quietly; that the output
 /// cannot be written ends it with an error.
 pub(crate) fn print_result(text: std::fmt::Arguments<'_>) {
+    let text = visible(&text.to_string());
     let mut stdout = anstream::stdout().lock();
-    let Err(why) = stdout.write_fmt(text).and_then(|()| stdout.flush()) else {
+    let written = stdout.write_all(text.as_bytes());
+    let Err(why) = written.and_then(|()| stdout.flush()) else {
         return;
     };
     if why.kind() == ErrorKind::BrokenPipe {
@@ -55,7 +59,36 @@ pub(crate) fn print_result(text: std::fmt::Arguments<'_>) {
 
 /// Writes to standard error; a closed one is no reason to stop.
 pub(crate) fn print_aside(text: std::fmt::Arguments<'_>) {
-    let _ = anstream::stderr().lock().write_fmt(text);
+    let text = visible(&text.to_string());
+    let _ = anstream::stderr().lock().write_all(text.as_bytes());
+}
+
+/// The text with every control character but our own colours, line ends and tabs as `\u001b`, as
+/// JSON has it too: so JSON stays what it is.
+pub(crate) fn visible(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let ours = COLOURS.into_iter().find(|colour| rest.starts_with(*colour));
+        let whole = ours.map_or(c.len_utf8(), str::len);
+        match ours.is_some() || matches!(c, '\n' | '\t') || !is_hidden(c) {
+            true => shown.push_str(&rest[..whole]),
+            false => write!(shown, "\\u{:04x}", c as u32).expect("strings take everything"),
+        }
+        rest = &rest[whole..];
+    }
+    shown
+}
+
+/// Whether a character shows nothing, and may change how others are shown: control characters,
+/// line ends of other kinds, and marks for the direction of text.
+fn is_hidden(c: char) -> bool {
+    let marks = [
+        '\u{200e}'..='\u{200f}',
+        '\u{2028}'..='\u{202e}',
+        '\u{2066}'..='\u{2069}',
+    ];
+    c.is_control() || marks.iter().any(|range| range.contains(&c))
 }
 
 const BOLD: &str = "\x1b[1m";
@@ -63,6 +96,7 @@ const BOLD_RED: &str = "\x1b[1;31m";
 const BOLD_YELLOW: &str = "\x1b[1;33m";
 const BOLD_GREEN: &str = "\x1b[1;32m";
 const PLAIN: &str = "\x1b[0m";
+const COLOURS: [&str; 5] = [BOLD, BOLD_RED, BOLD_YELLOW, BOLD_GREEN, PLAIN];
 
 /// Stands out on a terminal.
 pub(crate) fn bold(text: &str) -> String {
@@ -94,12 +128,12 @@ pub(crate) fn note(text: &str) {
     }
 }
 
-/// Refuses, before any work is done, an output whose folder is not there, and one that would
-/// replace an input or another output.
+/// Refuses, before any work is done, an output that cannot be written, and one that would replace
+/// an input or another output.
 pub(crate) fn check_outputs(
     outputs: &[Option<&PathBuf>],
     inputs: &[Option<&PathBuf>],
-) -> Result<(), UsageError> {
+) -> anyhow::Result<()> {
     let mut taken: Vec<PathBuf> = inputs.iter().flatten().filter_map(|p| place(p)).collect();
     for path in outputs.iter().flatten() {
         check_folder(path)?;
@@ -110,11 +144,28 @@ pub(crate) fn check_outputs(
                 "cannot write {}: the same file is named twice in this command, and would be \
                  lost; name another",
                 path.display()
-            )));
+            ))
+            .into());
         }
         taken.push(place);
+        try_to_write(path)?;
     }
     Ok(())
+}
+
+/// Makes a folder for outputs if it is not there, before any work is done, and finds out whether
+/// files can be written to it.
+pub(crate) fn make_folder(folder: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(folder)
+        .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    try_to_write(&folder.join("file"))
+}
+
+fn try_to_write(path: &Path) -> anyhow::Result<()> {
+    Ok(check_writable(path).map_err(|source| FileError::Write {
+        path: path.to_owned(),
+        source,
+    })?)
 }
 
 /// Where a file is or will be, however it is named; nothing for what is no file.
@@ -214,5 +265,38 @@ pub(crate) fn csv_field(text: &str) -> String {
     match text.contains([',', '"', '\n', '\r']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),
         false => text.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, expected: &str) {
+        assert_eq!(visible(text), expected);
+    }
+
+    #[test]
+    fn control_characters_are_made_visible() {
+        check("plain ünïcödé 語\n\tline", "plain ünïcödé 語\n\tline");
+        check(
+            "\x1b[2J\x07\r\x7f\u{9b}",
+            "\\u001b[2J\\u0007\\u000d\\u007f\\u009b",
+        );
+        check("\u{202e}txt.exe\u{2066}", "\\u202etxt.exe\\u2066");
+        check(
+            "\x1b]0;title\x1b[8mhidden",
+            "\\u001b]0;title\\u001b[8mhidden",
+        );
+        check(&bold("name"), &bold("name"));
+    }
+
+    #[test]
+    fn json_stays_json() {
+        let name = "a\u{9b}\u{202e}\x1b[1m\"b";
+        let text = serde_json::json!({ "name": name }).to_string();
+        let read: serde_json::Value = serde_json::from_str(&visible(&text)).expect("JSON");
+        assert_eq!(read["name"], name);
     }
 }

@@ -55,6 +55,7 @@ impl Bar {
         self.next = elapsed + if self.terminal { REDRAW } else { LOG };
         let share = done as f64 / total.max(1) as f64;
         let line = line(&self.what, share.min(1.0), elapsed, remark);
+        let line = crate::output::visible(&line);
         let mut stderr = std::io::stderr();
         // A closed standard error is no reason to stop.
         let _ = match self.terminal {

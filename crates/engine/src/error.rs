@@ -21,6 +21,15 @@ pub enum EngineError {
     OutOfMemory { needed: Bytes, available: Bytes },
     #[error("the arena of {needed} could not be reserved: {reason}")]
     Reserve { needed: Bytes, reason: String },
+    #[error(
+        "the system started {started} of {wanted} threads and no more: {reason}; ask for fewer \
+         (`--threads`), or allow the process more of them and more memory"
+    )]
+    Threads {
+        wanted: usize,
+        started: usize,
+        reason: String,
+    },
     #[error("no tensor is named `{name}` in {program}")]
     UnknownTensor { name: String, program: String },
     #[error("`{name}` holds {expected} elements, but {found} were given")]

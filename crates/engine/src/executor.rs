@@ -72,9 +72,10 @@ impl Engine {
         ready: &mut dyn FnMut(Bytes, Bytes),
     ) -> Result<Engine, EngineError> {
         let size = layout.predicted().arena;
+        let threads = Threads::start(layout.threads())?;
         let arena = Arena::new(size, &mut |bytes| ready(bytes, size))?;
         let mut engine = Engine {
-            threads: Threads::new(layout.threads()),
+            threads,
             layout,
             arena,
             spill: Box::new(NoSpill),
@@ -216,6 +217,30 @@ impl Engine {
         Ok(&cast::<i64>(self.arena.bytes(span))[..self.layout.program.tensor(id).len()])
     }
 
+    /// The little-endian bytes of a persistent tensor or an output.
+    ///
+    /// # Errors
+    /// If it is gone after the step.
+    pub fn bytes(&self, id: StorageId) -> Result<&[u8], EngineError> {
+        let tensor = self.layout.program.tensor(id);
+        let span = self.locate(id, tensor.dtype)?;
+        Ok(&self.arena.bytes(span)[..tensor.len() * tensor.dtype.size()])
+    }
+
+    /// As [`Engine::bytes`], to be overwritten.
+    ///
+    /// # Errors
+    /// If it is gone after the step.
+    pub fn bytes_mut(&mut self, id: StorageId) -> Result<&mut [u8], EngineError> {
+        let tensor = self.layout.program.tensor(id);
+        let (span, len) = (
+            self.locate(id, tensor.dtype)?,
+            tensor.len() * tensor.dtype.size(),
+        );
+        self.filled = None;
+        Ok(&mut self.arena.bytes_mut(span)[..len])
+    }
+
     /// Overwrites a persistent tensor.
     ///
     /// # Errors
@@ -301,6 +326,12 @@ impl Ledger {
         self.peak.live = self.peak.live.max(Bytes(self.live));
     }
 }
+
+/// Tensors pass between files and the arena as bytes.
+const _: () = assert!(
+    cfg!(target_endian = "little"),
+    "a machine's numbers are those of the files"
+);
 
 /// A type whose every bit pattern is valid.
 trait Plain: Copy {}

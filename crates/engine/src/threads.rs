@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 
+use crate::EngineError;
+
 /// Spins of a waiting thread before it parks: about 20 µs, longer than the gaps between kernels of
 /// a step and shorter than what a person's other programs would notice.
 const SPINS: usize = 4096;
@@ -53,7 +55,18 @@ pub struct Threads {
 
 impl Threads {
     /// `count` threads, at least one: the caller and `count - 1` workers.
+    ///
+    /// # Panics
+    /// If the system does not start them; [`Threads::start`] says why instead.
     pub fn new(count: usize) -> Threads {
+        Threads::start(count).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// `count` threads, at least one: the caller and `count - 1` workers.
+    ///
+    /// # Errors
+    /// If the system does not start so many. Those that were started are gone again.
+    pub fn start(count: usize) -> Result<Threads, EngineError> {
         let shared = Arc::new(Shared {
             busy: AtomicBool::new(false),
             job: Mutex::new((None, 0)),
@@ -64,15 +77,23 @@ impl Threads {
             stop: AtomicBool::new(false),
             failed: AtomicBool::new(false),
         });
-        let worker = |index| {
-            let shared = Arc::clone(&shared);
-            std::thread::Builder::new()
+        let mut threads = Threads {
+            shared,
+            workers: Vec::new(),
+        };
+        for index in 1..count.max(1) {
+            let shared = Arc::clone(&threads.shared);
+            let worker = std::thread::Builder::new()
                 .name(format!("rekindle-{index}"))
                 .spawn(move || shared.serve(index))
-                .expect("the system can start a thread")
-        };
-        let workers = (1..count.max(1)).map(worker).collect();
-        Threads { shared, workers }
+                .map_err(|error| EngineError::Threads {
+                    wanted: count,
+                    started: index,
+                    reason: error.to_string(),
+                })?;
+            threads.workers.push(worker);
+        }
+        Ok(threads)
     }
 
     /// How many threads there are.

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Bytes, Effect, FileError, Graph, GraphError, GraphParts, Micros, Node, NodeId, Phase, Plan,
-    PlanFileError, Rate, Role, Schedule, Step, StepId, Storage, StorageId, Store,
+    PlanFileError, Rate, Role, Schedule, Step, StepId, Storage, StorageId, Store, read_text,
 };
 
 const GRAPH_FORMAT: &str = "remat.graph/1";
@@ -417,7 +417,7 @@ fn write_step(step: &Step) -> StepEntry {
 /// # Errors
 /// Names the file and what is wrong.
 pub fn read_graph(path: &Path) -> Result<Graph, FileError> {
-    Graph::from_json(&read(path)?).map_err(|source| FileError::Graph {
+    Graph::from_json(&read_text(path)?).map_err(|source| FileError::Graph {
         path: path.to_owned(),
         source,
     })
@@ -428,14 +428,7 @@ pub fn read_graph(path: &Path) -> Result<Graph, FileError> {
 /// # Errors
 /// Names the file and what is wrong.
 pub fn read_plan(path: &Path) -> Result<Plan, FileError> {
-    Plan::from_json(&read(path)?).map_err(|source| FileError::Plan {
-        path: path.to_owned(),
-        source,
-    })
-}
-
-fn read(path: &Path) -> Result<String, FileError> {
-    std::fs::read_to_string(path).map_err(|source| FileError::Read {
+    Plan::from_json(&read_text(path)?).map_err(|source| FileError::Plan {
         path: path.to_owned(),
         source,
     })

@@ -12,8 +12,8 @@
 //! A `Graph` that exists is valid: every id is in range, every storage has exactly one writer, the
 //! order of the nodes is a valid order, and all bytes together are fewer than 2^61.
 //!
-//! This crate reads no clock, does no IO beyond files of the two formats and how files are
-//! replaced, and depends on no other crate of the workspace.
+//! This crate reads no clock, does no IO beyond files of the two formats and how files are read
+//! and replaced, and depends on no other crate of the workspace.
 
 mod budget;
 mod check;
@@ -26,6 +26,7 @@ mod json;
 mod liveness;
 mod origins;
 mod plan;
+mod read;
 mod replace;
 mod replay;
 mod schedule;
@@ -41,7 +42,10 @@ pub use json::{read_graph, read_plan};
 pub use liveness::{Liveness, Uses};
 pub use origins::Origins;
 pub use plan::{Plan, WrongGraph};
-pub use replace::{Discarded, destination, discard_partial_files, replace_file, write_atomically};
+pub use read::{open_file, read_file, read_text};
+pub use replace::{
+    Discarded, check_writable, destination, discard_partial_files, replace_file, write_atomically,
+};
 pub use replay::{Moment, Timeline, replay};
 pub use schedule::{Schedule, Step, Store};
 pub use unit::{Bytes, Micros, Rate};

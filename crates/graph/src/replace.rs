@@ -1,18 +1,21 @@
 //! Files that are written whole or not at all: beside their place first, then moved over it.
 //!
-//! The file on its way is called `NAME.PID.partial`, with less of a long name. A process that ends
-//! on a signal calls [`discard_partial_files`] first, and leaves none behind.
+//! The file on its way is called `NAME.PID-COUNT.rekindle-partial`, with less of a long name, and is
+//! locked by whoever writes it. A process that ends on a signal calls [`discard_partial_files`]
+//! first, and leaves none behind. One that is killed cannot; the next file that is written to the
+//! same folder removes what it left, which is locked by nobody.
 //!
 //! A device, a pipe or a terminal (`/dev/stdout`) cannot be replaced: it is written to. Where the
 //! path is a link, the file that it leads to is replaced or made, and the link stays. A file that
 //! is replaced keeps its permissions; its owner is whoever wrote it last.
 //!
-//! Invariant: a partial file is on the list from before it is made until it is moved or removed.
+//! Invariant: a partial file is on the list from when it is made until it is moved or removed.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::Metadata;
+use std::fs::{File, Metadata};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::FileError;
@@ -30,62 +33,162 @@ fn partial_files() -> MutexGuard<'static, Vec<PathBuf>> {
 /// # Errors
 /// Names the file. What was there before is still there.
 pub fn write_atomically(path: &Path, contents: &[u8]) -> Result<(), FileError> {
-    let write = |partial: &Path| std::fs::File::create(partial)?.write_all(contents);
-    replace_file(path, write).map_err(|source| FileError::Write {
+    replace_file(path, |file| file.write_all(contents)).map_err(|source| FileError::Write {
         path: path.to_owned(),
         source,
     })
 }
 
-/// Lets `write` make a file at the path that it is given, and moves that over `path` when it is
-/// safe on the disk.
+/// Lets `write` fill a new file, and moves that over `path` when it is safe on the disk.
 ///
 /// # Errors
-/// What `write` says, or why the file cannot be moved. What was there before is still there.
+/// What `write` says, or why the file cannot be made or moved. What was there before is still
+/// there.
 pub fn replace_file<E: From<io::Error>>(
     path: &Path,
-    write: impl FnOnce(&Path) -> Result<(), E>,
+    write: impl FnOnce(&mut File) -> Result<(), E>,
 ) -> Result<(), E> {
-    let path = destination(path);
-    let there = match std::fs::metadata(&path) {
-        Ok(there) if there.is_dir() => Err(io::Error::from(io::ErrorKind::IsADirectory))?,
-        Ok(there) if !there.is_file() => return write(&path),
-        Ok(there) => Some(there),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => Err(error)?,
-    };
-    let name = path
-        .file_name()
-        .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidFilename))?;
-    let partial = path.with_file_name(partial_name(name));
-    partial_files().push(partial.clone());
-    let written = write(&partial).and_then(|()| Ok(settle(&partial, there.as_ref())?));
-    // While the list is locked, nobody discards the file under our hands.
-    let mut list = partial_files();
-    let moved = written.and_then(|()| Ok(std::fs::rename(&partial, &path)?));
-    if moved.is_err() {
-        // Whatever is left of it is worthless; the first error is the one to report.
-        let _ = std::fs::remove_file(&partial);
-    }
-    list.retain(|other| *other != partial);
-    moved
+    let mut new = Replacement::begin(path)?;
+    write(&mut new.file)?;
+    Ok(new.finish()?)
 }
 
-/// Makes a new file safe on the disk, with the permissions of the one whose place it takes.
-fn settle(partial: &Path, there: Option<&Metadata>) -> io::Result<()> {
-    std::fs::File::open(partial)?.sync_all()?;
-    match there {
-        Some(there) => std::fs::set_permissions(partial, there.permissions()),
-        None => Ok(()),
+/// Finds out whether a file can be written at `path`, before there is anything to write: makes a
+/// new one beside it, and removes that again. Devices and pipes are left alone.
+///
+/// # Errors
+/// Why it cannot be written.
+pub fn check_writable(path: &Path) -> io::Result<()> {
+    match std::fs::metadata(path) {
+        Ok(there) if !there.is_file() && !there.is_dir() => Ok(()),
+        _ => Replacement::begin(path).map(drop),
+    }
+}
+
+/// A file on its way to its place; if it does not get there, it is removed.
+struct Replacement {
+    path: PathBuf,
+    file: File,
+    /// Where it is now; nowhere else for what cannot be replaced.
+    partial: Option<PathBuf>,
+    /// What is in its place.
+    there: Option<Metadata>,
+}
+
+impl Replacement {
+    fn begin(path: &Path) -> io::Result<Replacement> {
+        let path = destination(path);
+        let there = match std::fs::metadata(&path) {
+            Ok(there) if there.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
+            Ok(there) => Some(there),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        let (partial, file) = match there.as_ref().is_some_and(|there| !there.is_file()) {
+            true => (None, File::options().write(true).open(&path)?),
+            false => {
+                remove_leftovers(&path);
+                let (partial, file) = make_partial(&path)?;
+                (Some(partial), file)
+            }
+        };
+        Ok(Replacement {
+            path,
+            file,
+            partial,
+            there,
+        })
+    }
+
+    /// Makes the file safe on the disk, with the permissions of the one whose place it takes, and
+    /// moves it there.
+    fn finish(mut self) -> io::Result<()> {
+        let Some(partial) = &self.partial else {
+            return Ok(());
+        };
+        self.file.sync_all()?;
+        if let Some(there) = &self.there {
+            self.file.set_permissions(there.permissions())?;
+        }
+        // While the list is locked, nobody discards the file under our hands.
+        let mut list = partial_files();
+        std::fs::rename(partial, &self.path)?;
+        list.retain(|other| other != partial);
+        drop(list);
+        self.partial = None;
+        Ok(())
+    }
+}
+
+impl Drop for Replacement {
+    fn drop(&mut self) {
+        if let Some(partial) = &self.partial {
+            let mut list = partial_files();
+            // Whatever is left of it is worthless; the first error is the one to report.
+            let _ = std::fs::remove_file(partial);
+            list.retain(|other| other != partial);
+        }
+    }
+}
+
+/// Makes and locks a file beside `path`.
+fn make_partial(path: &Path) -> io::Result<(PathBuf, File)> {
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
+    loop {
+        let partial = path.with_file_name(partial_name(name));
+        let mut list = partial_files();
+        let file = match File::create_new(&partial) {
+            // Of a process with our number, on another machine or in another container.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+            made => made?,
+        };
+        list.push(partial.clone());
+        drop(list);
+        // Where files cannot be locked, nobody takes them for leftovers either.
+        let _ = file.lock();
+        // Somebody else may have seen it before it was locked, and removed it.
+        if partial.exists() {
+            return Ok((partial, file));
+        }
+        partial_files().retain(|other| *other != partial);
+    }
+}
+
+/// How the names of all partial files end.
+const ENDING: &str = ".rekindle-partial";
+
+/// Removes what killed processes left in the folder of `path`. What cannot be listed, locked or
+/// removed stays: it is in nobody's way.
+fn remove_leftovers(path: &Path) {
+    let folder = match path.parent() {
+        Some(folder) if folder.as_os_str().is_empty() => Path::new("."),
+        Some(folder) => folder,
+        None => return,
+    };
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let is_ours = entry
+            .file_name()
+            .as_encoded_bytes()
+            .ends_with(ENDING.as_bytes());
+        if !is_ours || !entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            continue;
+        }
+        if let Ok(file) = File::open(entry.path())
+            && file.try_lock().is_ok()
+        {
+            let _ = std::fs::remove_file(entry.path());
+        }
     }
 }
 
 /// The bytes that a file's name may have, on every system that we know.
 const LONGEST_NAME: usize = 255;
 
-/// What a file is called on its way.
+/// What a file is called on its way: something else every time.
 fn partial_name(name: &OsStr) -> OsString {
-    let ending = format!(".{}.partial", std::process::id());
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let ending = format!(".{}-{count}{ENDING}", std::process::id());
     if name.len() + ending.len() <= LONGEST_NAME {
         let mut whole = name.to_owned();
         whole.push(ending);
@@ -161,8 +264,8 @@ mod tests {
         let folder = folder("failed");
         let path = folder.join("it");
         write_atomically(&path, b"old").expect("room");
-        let failed = replace_file(&path, |partial| {
-            std::fs::write(partial, b"ne")?;
+        let failed = replace_file(&path, |file| {
+            file.write_all(b"ne")?;
             Err(io::Error::other("the disk is full"))
         });
         let (text, names) = (std::fs::read(&path), names(&folder));
@@ -180,8 +283,8 @@ mod tests {
         let _alone = ONE_AT_A_TIME.lock();
         let folder = folder("discarded");
         let path = folder.join("it");
-        let moved: io::Result<()> = replace_file(&path, |partial| {
-            std::fs::write(partial, b"half")?;
+        let moved: io::Result<()> = replace_file(&path, |file| {
+            file.write_all(b"half")?;
             drop(discard_partial_files());
             Ok(())
         });
@@ -189,6 +292,34 @@ mod tests {
         std::fs::remove_dir_all(&folder).expect("it can go");
         assert!(moved.is_err(), "there is nothing to move");
         assert!(names.is_empty(), "{names:?}");
+    }
+
+    #[test]
+    fn what_a_killed_process_left_is_removed_and_what_another_writes_stays() {
+        let _alone = ONE_AT_A_TIME.lock();
+        let folder = folder("leftovers");
+        let (left, held) = (
+            folder.join("it.1-0.rekindle-partial"),
+            "other.2-7.rekindle-partial",
+        );
+        std::fs::write(&left, b"half").expect("writable");
+        std::fs::write(folder.join("it.partial"), b"not ours").expect("writable");
+        let writer = File::create(folder.join(held)).expect("writable");
+        writer.lock().expect("locks work");
+        let checked = check_writable(&folder.join("it"));
+        let during = replace_file(&folder.join("it"), |_| {
+            check_writable(&folder.join("other"))?;
+            Ok::<_, io::Error>(assert_eq!(names(&folder).len(), 3, "its own stays, too"))
+        });
+        let mut names = names(&folder);
+        names.sort();
+        std::fs::remove_dir_all(&folder).expect("it can go");
+        checked.and(during).expect("room");
+        assert_eq!(names, ["it", "it.partial", held]);
+        assert!(
+            check_writable(&folder.join("it")).is_err(),
+            "there is no folder"
+        );
     }
 
     #[cfg(unix)]

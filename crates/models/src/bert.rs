@@ -9,7 +9,7 @@ use rekindle_program::{Builder, DType, Init, ProgramError, Var};
 
 use crate::ModelOptions;
 use crate::attention::Attention;
-use crate::layer::{layer_norm, linear_from, position_ids};
+use crate::layer::{layer_norm, linear_from};
 use crate::model::{Forward, InputKind};
 
 /// The sizes of a BERT.
@@ -104,7 +104,7 @@ fn embed(
     let shape = [config.positions, width];
     let positions = b.parameter("position_embeddings.weight", &shape, INIT)?;
     let type_ids = b.constant_ids("token_type_ids", tokens.shape(), vec![0])?;
-    let position_ids = position_ids(b, "position_ids", tokens)?;
+    let position_ids = b.positions("position_ids", tokens.shape())?;
 
     let word = b.embedding("word_embeddings", tokens, words)?;
     let kind = b.embedding("token_type_embeddings", &type_ids, &types)?;

@@ -9,7 +9,7 @@ use rekindle_program::{Builder, DType, Init, ProgramError, Var};
 
 use crate::ModelOptions;
 use crate::attention::Attention;
-use crate::layer::{layer_norm, position_ids};
+use crate::layer::layer_norm;
 use crate::model::{Forward, InputKind};
 
 /// The sizes of a GPT-2.
@@ -84,7 +84,7 @@ fn embed(
     dropout: f32,
 ) -> Result<Var, ProgramError> {
     let positions = b.parameter("wpe.weight", &[POSITIONS, config.width], INIT)?;
-    let ids = position_ids(b, "position_ids", tokens)?;
+    let ids = b.positions("position_ids", tokens.shape())?;
     let word = b.embedding("wte", tokens, words)?;
     let position = b.embedding("wpe", &ids, &positions)?;
     let sum = b.add("add", &word, &position)?;

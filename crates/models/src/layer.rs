@@ -54,12 +54,6 @@ pub(crate) fn layer_norm(
     b.layer_norm(name, x, &gamma, &beta, eps)
 }
 
-/// The position of each of `tokens: [batch, sequence]` in its sequence.
-pub(crate) fn position_ids(b: &mut Builder, name: &str, tokens: &Var) -> Result<Var, ProgramError> {
-    let positions = (0..columns(tokens) as i64).collect();
-    b.constant_ids(name, tokens.shape(), positions)
-}
-
 /// The extent of the last axis.
 fn columns(x: &Var) -> usize {
     x.shape().last().copied().unwrap_or(1)

@@ -6,7 +6,7 @@ use rekindle_program::{Builder, DType, Init, ProgramError, Var};
 
 use crate::ModelOptions;
 use crate::attention::Attention;
-use crate::layer::{layer_norm, linear, linear_from, position_ids};
+use crate::layer::{layer_norm, linear, linear_from};
 use crate::model::{Forward, InputKind};
 
 /// The sizes of an encoder.
@@ -82,7 +82,7 @@ fn embed(
         &[config.vocab, config.width],
         Init::Normal { std: 1.0 },
     )?;
-    let ids = position_ids(b, "position_ids", tokens)?;
+    let ids = b.positions("position_ids", tokens.shape())?;
     let token = b.embedding("embed", tokens, &table)?;
     let position = b.embedding("embed_positions", &ids, &positions)?;
     b.add("embed_sum", &token, &position)

@@ -32,24 +32,4 @@ impl Values {
             Values::I64(_) => DType::I64,
         }
     }
-
-    /// As little-endian bytes.
-    pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        match self {
-            Values::F32(values) => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
-            Values::I64(values) => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
-        }
-    }
-
-    /// `f32` elements from little-endian bytes.
-    pub(crate) fn f32_from_bytes(bytes: &[u8]) -> Values {
-        let (words, _) = bytes.as_chunks();
-        Values::F32(words.iter().map(|&word| f32::from_le_bytes(word)).collect())
-    }
-
-    /// `i64` elements from little-endian bytes.
-    pub(crate) fn i64_from_bytes(bytes: &[u8]) -> Values {
-        let (words, _) = bytes.as_chunks();
-        Values::I64(words.iter().map(|&word| i64::from_le_bytes(word)).collect())
-    }
 }

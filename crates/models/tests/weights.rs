@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rekindle_graph::StorageId;
 use rekindle_models::weights::{WeightsError, load, save, stored};
-use rekindle_models::{BertConfig, Model, ModelOptions, Values, build, build_bert};
+use rekindle_models::{BertConfig, Model, ModelOptions, build, build_bert};
 use rekindle_program::DType;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
@@ -36,23 +36,38 @@ fn directory(test: &str) -> PathBuf {
     directory
 }
 
-fn initial(model: &Model, id: StorageId) -> Values {
+/// Bytes of a tensor that no other has.
+fn initial(model: &Model, id: StorageId) -> Vec<u8> {
     let tensor = model.program.tensor(id);
     let init = model.program.init[id.index()].as_ref().unwrap();
     match tensor.dtype {
-        DType::I64 => Values::I64(vec![7; tensor.len()]),
+        DType::I64 => 7i64.to_le_bytes().repeat(tensor.len()),
         _ => {
             let mut values = vec![0.0; tensor.len()];
             init.fill_f32(5, id.index(), &mut values);
-            Values::F32(values)
+            values.iter().flat_map(|v| v.to_le_bytes()).collect()
         }
     }
 }
 
-fn read(path: &Path, model: &Model) -> Result<BTreeMap<StorageId, Values>, WeightsError> {
-    let mut found = BTreeMap::new();
-    load(path, model, |id, values| {
-        found.insert(id, values);
+type Memory = BTreeMap<StorageId, Vec<u8>>;
+
+/// The bytes of every tensor that a file holds.
+fn memory(model: &Model) -> Memory {
+    let ids = stored(model).into_iter().map(|stored| stored.tensor);
+    ids.map(|id| (id, initial(model, id))).collect()
+}
+
+fn save_initial(path: &Path, model: &Model) {
+    let memory = memory(model);
+    save(path, model, |id| &memory[&id]).unwrap();
+}
+
+fn read(path: &Path, model: &Model) -> Result<Memory, WeightsError> {
+    let mut found = memory(model);
+    found.values_mut().for_each(|bytes| bytes.fill(0xa5));
+    load(path, model, &mut found, |found, id| {
+        found.get_mut(&id).unwrap()
     })?;
     Ok(found)
 }
@@ -81,7 +96,7 @@ fn write(path: &Path, tensors: &Tensors) {
 fn load_damaged(test: &str, model: &Model, damage: impl Fn(&mut Tensors)) -> WeightsError {
     let directory = directory(test);
     let path = directory.join("model.safetensors");
-    save(&path, model, |id| initial(model, id)).unwrap();
+    save_initial(&path, model);
     let mut tensors = tensors_of(&path);
     damage(&mut tensors);
     write(&path, &tensors);
@@ -95,18 +110,25 @@ fn what_is_saved_is_loaded_again() {
     let directory = directory("round-trip");
     let path = directory.join("model.safetensors");
     for model in [build("resnet18", &options()).unwrap(), small_bert()] {
-        save(&path, &model, |id| initial(&model, id)).unwrap();
-        let found = read(&path, &model).unwrap();
-        assert_eq!(found.len(), stored(&model).len());
-        for (id, values) in found {
-            assert!(
-                values == initial(&model, id),
-                "{}",
-                model.program.tensor(id).name
-            );
+        save_initial(&path, &model);
+        for (id, bytes) in read(&path, &model).unwrap() {
+            let name = &model.program.tensor(id).name;
+            assert!(bytes == initial(&model, id), "{name}");
         }
         let files: Vec<_> = std::fs::read_dir(&directory).unwrap().collect();
         assert_eq!(files.len(), 1, "only the finished file stays");
+    }
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn a_file_is_the_very_bytes_that_the_safetensors_crate_writes() {
+    let directory = directory("bytes");
+    let (ours, its) = (directory.join("ours"), directory.join("its"));
+    for model in [build("resnet18", &options()).unwrap(), small_bert()] {
+        save_initial(&ours, &model);
+        write(&its, &tensors_of(&ours));
+        assert!(std::fs::read(&ours).unwrap() == std::fs::read(&its).unwrap());
     }
     std::fs::remove_dir_all(directory).unwrap();
 }
@@ -116,20 +138,18 @@ fn convolution_weights_are_stored_output_first() {
     let model = build("resnet18", &options()).unwrap();
     let directory = directory("layout");
     let path = directory.join("model.safetensors");
-    save(&path, &model, |id| initial(&model, id)).unwrap();
+    save_initial(&path, &model);
     let tensors = tensors_of(&path);
     let (_, shape, data) = &tensors["conv1.weight"];
     assert_eq!(shape, &[64, 3, 7, 7]);
     let conv1 = stored(&model)
         .into_iter()
         .find(|s| s.name == "conv1.weight");
-    let Values::F32(values) = initial(&model, conv1.unwrap().tensor) else {
-        unreachable!("weights are f32")
-    };
+    let values = initial(&model, conv1.unwrap().tensor);
     let [o, i, h, w] = [5, 2, 3, 6];
     let at = 4 * (((o * 3 + i) * 7 + h) * 7 + w);
-    let in_file = f32::from_le_bytes(data[at..at + 4].try_into().unwrap());
-    assert_eq!(in_file, values[((h * 7 + w) * 3 + i) * 64 + o]);
+    let own = 4 * (((h * 7 + w) * 3 + i) * 64 + o);
+    assert_eq!(data[at..at + 4], values[own..own + 4]);
     std::fs::remove_dir_all(directory).unwrap();
 }
 
@@ -198,7 +218,7 @@ fn tied_tensors_may_come_under_either_name_or_both_if_they_agree() {
     let model = small_bert();
     let directory = directory("tied");
     let path = directory.join("model.safetensors");
-    save(&path, &model, |id| initial(&model, id)).unwrap();
+    save_initial(&path, &model);
     let expected = read(&path, &model).unwrap();
     let (first, second) = (
         "bert.embeddings.word_embeddings.weight",
@@ -227,7 +247,7 @@ fn a_damaged_file_is_refused() {
     let model = small_bert();
     let directory = directory("damaged");
     let path = directory.join("model.safetensors");
-    save(&path, &model, |id| initial(&model, id)).unwrap();
+    save_initial(&path, &model);
     let whole = std::fs::read(&path).unwrap();
     // Within the length, within the header, within the values.
     for length in [0, 5, 100, whole.len() - 1] {
@@ -258,7 +278,7 @@ fn values_of_a_wrong_size_leave_no_file() {
     let model = small_bert();
     let directory = directory("wrong-values");
     let path = directory.join("model.safetensors");
-    let error = save(&path, &model, |_| Values::F32(vec![0.0; 3])).unwrap_err();
+    let error = save(&path, &model, |_| &[0; 12]).unwrap_err();
     assert!(
         matches!(error, WeightsError::Values { found: 12, .. }),
         "{error}"

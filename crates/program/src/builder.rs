@@ -172,6 +172,21 @@ impl Builder {
         self.source(name, shape, DType::I64, Role::Constant, Init::Ids(ids))
     }
 
+    /// The position of each element in its row: 0, 1, 2 and so on along the last axis.
+    ///
+    /// # Errors
+    /// As [`Builder::input`].
+    pub fn positions(&mut self, name: &str, shape: &[usize]) -> Result<Var, ProgramError> {
+        let row = shape.last().map_or(1, |&row| row.max(1));
+        self.source(
+            self.scoped(name),
+            shape,
+            DType::I64,
+            Role::Constant,
+            Init::Count(row),
+        )
+    }
+
     /// A gradient that is fed into the backward pass.
     ///
     /// # Errors

@@ -24,6 +24,8 @@ pub enum Init {
     },
     /// These integers, again and again.
     Ids(Vec<i64>),
+    /// 0, 1, 2 and so on up to this many, again and again.
+    Count(usize),
 }
 
 impl Init {
@@ -48,6 +50,11 @@ impl Init {
                     *value = *id as f32;
                 }
             }
+            Init::Count(count) => {
+                for (index, value) in out.iter_mut().enumerate() {
+                    *value = (index % count) as f32;
+                }
+            }
         }
     }
 
@@ -57,6 +64,11 @@ impl Init {
             Init::Ids(ids) => {
                 for (value, id) in out.iter_mut().zip(ids.iter().cycle()) {
                     *value = *id;
+                }
+            }
+            Init::Count(count) => {
+                for (index, value) in out.iter_mut().enumerate() {
+                    *value = (index % count) as i64;
                 }
             }
             Init::Ones => out.fill(1),
@@ -119,5 +131,8 @@ mod tests {
         let mut out = [0; 6];
         Init::Ids(vec![5, -100, 7]).fill_i64(&mut out);
         assert_eq!(out, [5, -100, 7, 5, -100, 7]);
+        Init::Count(4).fill_i64(&mut out);
+        assert_eq!(out, [0, 1, 2, 3, 0, 1]);
+        assert_eq!(sample(&Init::Count(3), 0, 0)[..4], [0.0, 1.0, 2.0, 0.0]);
     }
 }

@@ -107,14 +107,10 @@ impl<'m> Trainer<'m> {
     /// # Errors
     /// If the file does not hold exactly the model's weights.
     pub fn load_weights(&mut self, path: &Path) -> Result<(), Error> {
-        let engine = &mut self.engine;
-        let mut failed = Ok(());
-        weights::load(path, self.model, |id, values| {
-            if failed.is_ok() {
-                failed = write(engine, id, &values);
-            }
+        weights::load(path, self.model, &mut self.engine, |engine, id| {
+            engine.bytes_mut(id).expect("weights stay in the arena")
         })?;
-        failed
+        Ok(())
     }
 
     /// Writes the weights to a file, whole or not at all.
@@ -122,8 +118,8 @@ impl<'m> Trainer<'m> {
     /// # Errors
     /// If the file cannot be written.
     pub fn save_weights(&self, path: &Path) -> Result<(), Error> {
-        let read = |id| read(&self.engine, id).expect("weights stay in the arena");
-        Ok(weights::save(path, self.model, read)?)
+        let bytes_of = |id| self.engine.bytes(id).expect("weights stay in the arena");
+        Ok(weights::save(path, self.model, bytes_of)?)
     }
 
     /// Writes everything that the next step depends on to a file, whole or not at all.
@@ -137,8 +133,8 @@ impl<'m> Trainer<'m> {
     /// Goes on where a checkpoint was written.
     ///
     /// # Errors
-    /// If the file cannot be read, or belongs to another model, size, optimizer or seed. Nothing is
-    /// changed then.
+    /// If the file cannot be read, is damaged, or belongs to another model, size, optimizer or seed.
+    /// Nothing is changed then.
     pub fn resume(&mut self, path: &Path) -> Result<(), Error> {
         self.step = checkpoint::load(path, &mut self.engine, self.seed)?;
         Ok(())

@@ -183,17 +183,23 @@ pub enum Violation {
     RewrittenPeak { promised: Bytes, found: Bytes },
 }
 
-/// Everything that is wrong with a plan; never empty.
+/// Everything that is wrong with a plan; never empty. Its text names the first few.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Violations(pub Vec<Violation>);
 
+/// As many violations as a person reads; a long plan can have a million.
+const NAMED: usize = 20;
+
 impl std::fmt::Display for Violations {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for (i, violation) in self.0.iter().enumerate() {
-            let end = if i + 1 < self.0.len() { "\n" } else { "" };
-            write!(f, "{violation}{end}")?;
+        for (i, violation) in self.0.iter().take(NAMED).enumerate() {
+            let line = if i == 0 { "" } else { "\n" };
+            write!(f, "{line}{violation}")?;
         }
-        Ok(())
+        match self.0.len().saturating_sub(NAMED) {
+            0 => Ok(()),
+            more => write!(f, "\n… and {more} more"),
+        }
     }
 }
 

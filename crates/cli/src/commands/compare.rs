@@ -4,7 +4,6 @@ pub(super) mod table;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
 use rekindle::{Error, FitOptions, Fitted};
 use rekindle_engine::{Layout, Peak};
 use rekindle_graph::{Budget, Bytes, Graph, parse_budget};
@@ -88,8 +87,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     output::check_outputs(&[arguments.csv.as_ref()], &[])?;
     arguments.reported.folder()?;
     if let Some(folder) = &arguments.charts {
-        std::fs::create_dir_all(folder)
-            .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+        output::make_folder(folder)?;
     }
     if !arguments.json {
         println!("{}", table::header());

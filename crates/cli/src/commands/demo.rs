@@ -7,7 +7,6 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::Context as _;
 use rekindle::FitOptions;
 use rekindle_analysis::write_profile;
 use rekindle_engine::Layout;
@@ -26,6 +25,7 @@ use super::run::check_text;
 use super::stages::{self, Lines, Times};
 use super::{frontier, pair, report};
 use crate::exit::Promised;
+use crate::output;
 use crate::progress::Meter;
 
 /// Train ResNet-152 and BERT-base in little memory: profile, plan, rewrite, verify, compare, report
@@ -115,8 +115,7 @@ struct Demo<'a> {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let started = Instant::now();
     let out = &arguments.out;
-    std::fs::create_dir_all(out)
-        .with_context(|| format!("cannot make the folder {}", out.display()))?;
+    output::make_folder(out)?;
     let mut options = FitOptions::default();
     options.threads = arguments.threads.unwrap_or(options.threads);
     options.plan.effort = effort(EFFORT);

@@ -5,7 +5,6 @@ mod summary;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
 use rekindle_analysis::write_profile;
 use rekindle_graph::{Budget, Bytes, parse_budget};
 use rekindle_models::Model;
@@ -76,8 +75,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     // Every model is built before the first one runs, so that a mistake costs no time.
     let models = sizes.iter().map(|&size| arguments.step.build(size));
     let models = models.collect::<anyhow::Result<Vec<Model>>>()?;
-    std::fs::create_dir_all(&arguments.out)
-        .with_context(|| format!("cannot make the folder {}", arguments.out.display()))?;
+    output::make_folder(&arguments.out)?;
     let reported = arguments.reported.folder()?;
     let mut all = Vec::new();
     for (&size, model) in sizes.iter().zip(&models) {

@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::Context as _;
 use rekindle::{Checked, Error, FitOptions, IterationReport, Trainer, set_up};
 use rekindle_engine::{Engine, EngineError, Layout, Peak, resident_peak};
-use rekindle_graph::{Budget, Bytes, parse_budget};
+use rekindle_graph::{Budget, Bytes, open_file, parse_budget};
 use rekindle_models::Model;
 use rekindle_plan::{NoWatch, Strategy};
 use serde_json::{Value, json};
@@ -165,7 +165,7 @@ fn check_files(arguments: &Arguments) -> anyhow::Result<()> {
     // A run may go on from its own checkpoint.
     output::check_outputs(&outputs[..2], &[resume.as_ref()])?;
     for path in weights.iter().chain(resume) {
-        std::fs::File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+        open_file(path).with_context(|| format!("cannot read {}", path.display()))?;
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use safetensors::{Dtype, SafeTensorError};
+use safetensors::Dtype;
 
 /// Why weights could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -80,6 +80,6 @@ pub enum WeightsError {
     #[error("cannot write weights to {path}: {source}")]
     Write {
         path: PathBuf,
-        source: SafeTensorError,
+        source: std::io::Error,
     },
 }

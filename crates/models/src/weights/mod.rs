@@ -1,7 +1,7 @@
 //! A model's parameters and buffers in safetensors files, under PyTorch's names and layouts.
 //!
-//! In: a file, or values of the model's tensors. Out: the other. Tensor by tensor: neither reading
-//! nor writing ever holds more than one of them.
+//! In: a file, or the bytes of the model's tensors. Out: the other. Values pass between a file and
+//! the caller's memory without a copy in between.
 //!
 //! The one layout that differs is that of convolution weights: `[out, in, kh, kw]` in the file,
 //! `[kh, kw, in, out]` in the program. Where a parameter is used twice, a file may carry it under
@@ -13,19 +13,18 @@
 mod error;
 mod file;
 
-use std::borrow::Cow;
-use std::cell::RefCell;
 use std::path::Path;
 
-use rekindle_graph::{Role, StorageId, replace_file};
+use rekindle_graph::{Role, StorageId};
 use rekindle_program::op::Op;
-use rekindle_program::{DType, Tensor};
-use safetensors::{Dtype, SafeTensorError, View};
+use rekindle_program::{DType, Program, Tensor};
+use safetensors::Dtype;
+use safetensors::tensor::TensorInfo;
 
 pub use error::WeightsError;
-use file::WeightFile;
+pub use file::{TensorFile, write_tensors};
 
-use crate::{Model, Values};
+use crate::Model;
 
 /// A tensor of the model as a file stores it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +35,7 @@ pub struct Stored {
     pub shape: Vec<usize>,
     /// The tensor.
     pub tensor: StorageId,
+    dtype: DType,
     /// Whether it is a convolution weight, whose layout differs.
     convolution: bool,
 }
@@ -48,14 +48,12 @@ pub fn stored(model: &Model) -> Vec<Stored> {
             convolution[node.reads[1].index()] = true;
         }
     }
-    let tensors = model.program.tensors.iter().zip(convolution).enumerate();
-    tensors
-        .filter(|(_, (tensor, _))| tensor.role == Role::Parameter)
-        .map(|(id, (tensor, convolution))| Stored {
-            name: tensor.name.clone(),
-            shape: stored_shape(tensor, convolution),
-            tensor: StorageId::new(id),
-            convolution,
+    let ids = (0..convolution.len()).map(StorageId::new);
+    ids.filter(|&id| model.program.tensor(id).role == Role::Parameter)
+        .map(|id| Stored {
+            shape: stored_shape(model.program.tensor(id), convolution[id.index()]),
+            convolution: convolution[id.index()],
+            ..Stored::as_it_is(&model.program, id)
         })
         .collect()
 }
@@ -67,22 +65,22 @@ fn stored_shape(tensor: &Tensor, convolution: bool) -> Vec<usize> {
     }
 }
 
-/// Reads every parameter and buffer of `model`, and hands each to `write`, by tensor.
+/// Reads every parameter and buffer of `model` into `memory`, where `bytes_of` finds the bytes of a
+/// tensor.
 ///
 /// # Errors
 /// If the file cannot be read, or does not hold exactly the model's tensors. Names, shapes and
-/// types are checked before the first value is handed out.
-pub fn load(
+/// types are checked before the first value is changed.
+pub fn load<M: ?Sized>(
     path: &Path,
     model: &Model,
-    mut write: impl FnMut(StorageId, Values),
+    memory: &mut M,
+    bytes_of: impl Fn(&mut M, StorageId) -> &mut [u8],
 ) -> Result<(), WeightsError> {
-    let mut file = WeightFile::open(path)?;
-    let found = file.match_names(model)?;
-    for (stored, names) in &found {
-        let bytes = file.read(&names[0])?;
+    let mut file = TensorFile::open(path)?;
+    for (stored, names) in match_names(path, &file, model)? {
         if let Some(tied) = names.get(1)
-            && file.read(tied)? != bytes
+            && !file.are_equal(&names[0], tied)?
         {
             return Err(WeightsError::TiedDiffer {
                 path: path.to_owned(),
@@ -90,148 +88,134 @@ pub fn load(
                 tied: tied.clone(),
             });
         }
-        write(stored.tensor, stored.values(&bytes, model));
+        file.read(&names[0], &stored, bytes_of(memory, stored.tensor))?;
     }
     Ok(())
 }
 
-/// Writes every parameter and buffer of `model`, as `read` gives them. The file appears whole or
-/// not at all.
+/// Writes every parameter and buffer of `model`, whose bytes `bytes_of` gives. The file appears
+/// whole or not at all.
 ///
 /// # Errors
-/// If the file cannot be written, or `read` gives a tensor of another size or type.
-pub fn save(
+/// If the file cannot be written, or a tensor has another size.
+pub fn save<'v>(
     path: &Path,
     model: &Model,
-    read: impl Fn(StorageId) -> Values,
+    bytes_of: impl Fn(StorageId) -> &'v [u8],
 ) -> Result<(), WeightsError> {
-    let wrong = RefCell::new(None);
-    let entries = stored(model).into_iter().map(|stored| {
-        let entry = Entry {
-            dtype: model.program.tensor(stored.tensor).dtype,
-            stored,
-            read: &read,
-            wrong: &wrong,
-        };
-        (entry.stored.name.clone(), entry)
-    });
-    replace_file(path, |partial| {
-        safetensors::serialize_to_file(entries, None, partial).map_err(Failed::Write)?;
-        wrong
-            .take()
-            .map_or(Ok(()), |error| Err(Failed::Values(error)))
-    })
-    .map_err(|failed| match failed {
-        Failed::Values(error) => error,
-        Failed::Write(source) => WeightsError::Write {
-            path: path.to_owned(),
-            source,
-        },
-    })
+    write_tensors(path, None, stored(model), false, bytes_of)
 }
 
-/// Why a file of weights was not written.
-enum Failed {
-    Write(SafeTensorError),
-    Values(WeightsError),
-}
-
-impl From<std::io::Error> for Failed {
-    fn from(error: std::io::Error) -> Failed {
-        Failed::Write(error.into())
+/// Each tensor of the model with its names in the file, one or two.
+fn match_names(
+    path: &Path,
+    file: &TensorFile,
+    model: &Model,
+) -> Result<Vec<(Stored, Vec<String>)>, WeightsError> {
+    let mut unused = file.tensors();
+    let mut found = Vec::new();
+    let mut missing = Vec::new();
+    for stored in stored(model) {
+        let tied = model.tied.iter().filter(|(_, id)| *id == stored.tensor);
+        let names = [stored.name.clone()].into_iter();
+        let names = names.chain(tied.map(|(name, _)| name.clone()));
+        let mut its = Vec::new();
+        for name in names {
+            if let Some(info) = unused.remove(&name) {
+                stored.check(path, &name, info)?;
+                its.push(name);
+            }
+        }
+        match its.is_empty() {
+            true => missing.push(stored.name),
+            false => found.push((stored, its)),
+        }
     }
+    let path = path.to_owned();
+    if let Some(example) = missing.first() {
+        return Err(WeightsError::Missing {
+            path,
+            count: missing.len(),
+            example: format!("`{example}`"),
+        });
+    }
+    if let Some(example) = unused.keys().next() {
+        return Err(WeightsError::Unexpected {
+            path,
+            count: unused.len(),
+            example: format!("`{example}`"),
+        });
+    }
+    Ok(found)
 }
 
 impl Stored {
-    /// The values in the program's layout.
-    fn values(&self, bytes: &[u8], model: &Model) -> Values {
-        let values = match model.program.tensor(self.tensor).dtype {
-            DType::I64 => Values::i64_from_bytes(bytes),
-            DType::F32 | DType::U8 => Values::f32_from_bytes(bytes),
-        };
-        match (values, &self.shape[..]) {
-            (Values::F32(values), &[o, i, h, w]) if self.convolution => {
-                Values::F32(permuted(&values, [o, i, h, w], [2, 3, 1, 0]))
-            }
-            (values, _) => values,
+    /// A tensor under its own name, in the program's own layout.
+    pub fn as_it_is(program: &Program, id: StorageId) -> Stored {
+        let tensor = program.tensor(id);
+        Stored {
+            name: tensor.name.clone(),
+            shape: tensor.shape.clone(),
+            tensor: id,
+            dtype: tensor.dtype,
+            convolution: false,
         }
     }
 
-    /// The values in the file's layout.
-    fn bytes(&self, values: Values) -> Vec<u8> {
-        match (values, &self.shape[..]) {
-            (Values::F32(values), &[o, i, h, w]) if self.convolution => {
-                Values::F32(permuted(&values, [h, w, i, o], [3, 2, 0, 1])).to_bytes()
-            }
-            (values, _) => values.to_bytes(),
+    /// What its elements are called in a file.
+    pub fn file_type(&self) -> Dtype {
+        match self.dtype {
+            DType::F32 => Dtype::F32,
+            DType::I64 => Dtype::I64,
+            DType::U8 => Dtype::U8,
         }
     }
-}
 
-/// `values` of this shape with its axes in another order: axis `k` of the result is `order[k]`.
-fn permuted(values: &[f32], shape: [usize; 4], order: [usize; 4]) -> Vec<f32> {
-    let mut stride = [1; 4];
-    for axis in (0..3).rev() {
-        stride[axis] = stride[axis + 1] * shape[axis + 1];
-    }
-    let [a, b, c, d] = order.map(|axis| (shape[axis], stride[axis]));
-    let mut out = Vec::with_capacity(values.len());
-    for i in 0..a.0 {
-        for j in 0..b.0 {
-            for k in 0..c.0 {
-                let start = i * a.1 + j * b.1 + k * c.1;
-                out.extend((0..d.0).map(|l| values[start + l * d.1]));
-            }
-        }
-    }
-    out
-}
-
-/// What a tensor of the model is called in a file.
-fn file_type(dtype: DType) -> Dtype {
-    match dtype {
-        DType::F32 => Dtype::F32,
-        DType::I64 => Dtype::I64,
-        DType::U8 => Dtype::U8,
-    }
-}
-
-/// A tensor on its way into a file; its values are asked for when they are written.
-struct Entry<'a, F> {
-    stored: Stored,
-    dtype: DType,
-    read: &'a F,
-    /// Where the first values of a wrong size or type are reported: the trait has no errors.
-    wrong: &'a RefCell<Option<WeightsError>>,
-}
-
-impl<F: Fn(StorageId) -> Values> View for Entry<'_, F> {
-    fn dtype(&self) -> Dtype {
-        file_type(self.dtype)
-    }
-
-    fn shape(&self) -> &[usize] {
-        &self.stored.shape
-    }
-
-    fn data(&self) -> Cow<'_, [u8]> {
-        let values = (self.read)(self.stored.tensor);
-        let found = values.len() * values.dtype().size();
-        let expected = self.data_len();
-        if values.dtype() != self.dtype || found != expected {
-            let name = self.stored.name.clone();
-            let wrong = WeightsError::Values {
+    fn check(&self, path: &Path, name: &str, info: &TensorInfo) -> Result<(), WeightsError> {
+        let (path, name) = (path.to_owned(), name.to_owned());
+        if info.shape != self.shape {
+            return Err(WeightsError::Shape {
+                path,
                 name,
+                expected: self.shape.clone(),
+                found: info.shape.clone(),
+            });
+        }
+        if info.dtype != self.file_type() {
+            return Err(WeightsError::Type {
+                path,
+                name,
+                expected: self.file_type(),
+                found: info.dtype,
+            });
+        }
+        Ok(())
+    }
+
+    fn check_size(&self, found: usize) -> Result<(), WeightsError> {
+        let expected = self.shape.iter().product::<usize>() * self.dtype.size();
+        match found == expected {
+            true => Ok(()),
+            false => Err(WeightsError::Values {
+                name: self.name.clone(),
                 expected,
                 found,
-            };
-            self.wrong.borrow_mut().get_or_insert(wrong);
-            return Cow::Borrowed(&[]);
+            }),
         }
-        Cow::Owned(self.stored.bytes(values))
     }
 
-    fn data_len(&self) -> usize {
-        self.stored.shape.iter().product::<usize>() * self.dtype.size()
+    /// Where the program has each element of the file, in bytes, if the layouts differ.
+    fn order(&self) -> Option<impl Iterator<Item = usize>> {
+        let &[outputs, inputs, height, width] = &self.shape[..] else {
+            return None;
+        };
+        let place = move |index: usize| {
+            let (x, rest) = (index % width, index / width);
+            let (y, rest) = (rest % height, rest / height);
+            let (input, output) = (rest % inputs, rest / inputs);
+            (((y * width + x) * inputs + input) * outputs + output) * size_of::<f32>()
+        };
+        let elements = outputs * inputs * height * width;
+        self.convolution.then(|| (0..elements).map(place))
     }
 }

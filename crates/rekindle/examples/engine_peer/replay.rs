@@ -11,7 +11,6 @@ use std::path::Path;
 use rekindle_engine::{Engine, Iteration};
 use rekindle_graph::StorageId;
 use rekindle_models::{Model, ModelOptions, Values, weights};
-use rekindle_program::DType;
 use safetensors::SafeTensors;
 
 use crate::Outcome;
@@ -25,11 +24,10 @@ pub(crate) fn run(request: &Request) -> Outcome<()> {
 /// An engine that holds the given weights and data.
 fn loaded_engine(request: &Request, model: &Model) -> Outcome<Engine> {
     let mut engine = Engine::new(&model.program, request.threads)?;
-    let mut failed = None;
-    weights::load(Path::new(request.get("weights")?), model, |id, values| {
-        failed = failed.take().or(write(&mut engine, id, &values).err());
+    let path = Path::new(request.get("weights")?);
+    weights::load(path, model, &mut engine, |engine, id| {
+        engine.bytes_mut(id).expect("it is persistent")
     })?;
-    failed.map_or(Ok(()), Err)?;
     write_data(&mut engine, model, Path::new(request.get("data")?))?;
     Ok(engine)
 }
@@ -46,7 +44,7 @@ fn record_gradients(request: &Request) -> Outcome<()> {
     engine.run(Iteration { seed: 0, number: 1 })?;
     let gradients: BTreeMap<StorageId, StorageId> = model.gradients.iter().copied().collect();
     // A buffer has no gradient; its own values take the place.
-    let read = |id: StorageId| values(&engine, gradients.get(&id).copied().unwrap_or(id));
+    let read = |id: StorageId| bytes(&engine, gradients.get(&id).copied().unwrap_or(id));
     weights::save(
         &Path::new(request.get("out")?).join("gradients.safetensors"),
         &model,
@@ -78,7 +76,7 @@ fn record_training(request: &Request) -> Outcome<()> {
     weights::save(
         &Path::new(request.get("out")?).join("final.safetensors"),
         &model,
-        |id| values(&engine, id),
+        |id| bytes(&engine, id),
     )?;
     Ok(())
 }
@@ -98,27 +96,9 @@ fn write_data(engine: &mut Engine, model: &Model, path: &Path) -> Outcome<()> {
             )
             .into());
         }
-        let values = match tensor.dtype {
-            DType::F32 => Values::F32(
-                stored
-                    .data()
-                    .as_chunks()
-                    .0
-                    .iter()
-                    .map(|b| f32::from_le_bytes(*b))
-                    .collect(),
-            ),
-            _ => Values::I64(
-                stored
-                    .data()
-                    .as_chunks()
-                    .0
-                    .iter()
-                    .map(|b| i64::from_le_bytes(*b))
-                    .collect(),
-            ),
-        };
-        write(engine, input.tensor, &values)?;
+        engine
+            .bytes_mut(input.tensor)?
+            .copy_from_slice(stored.data());
     }
     Ok(())
 }
@@ -131,14 +111,6 @@ pub(crate) fn write(engine: &mut Engine, id: StorageId, values: &Values) -> Outc
     Ok(())
 }
 
-fn values(engine: &Engine, id: StorageId) -> Values {
-    match engine.program().tensor(id).dtype {
-        DType::I64 => Values::I64(engine.read_i64(id).expect("it is persistent").to_vec()),
-        _ => Values::F32(
-            engine
-                .read_f32(id)
-                .expect("it is persistent or an output")
-                .to_vec(),
-        ),
-    }
+fn bytes(engine: &Engine, id: StorageId) -> &[u8] {
+    engine.bytes(id).expect("it is persistent or an output")
 }

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
 use rekindle_graph::{Graph, Plan, Timeline, read_graph, write_atomically};
 
 use super::gather::model_and_batch;
@@ -54,8 +53,7 @@ impl Reported {
     /// a folder that cannot be made costs no work.
     pub(crate) fn folder(&self) -> anyhow::Result<Option<&Path>> {
         if let Some(folder) = &self.report {
-            std::fs::create_dir_all(folder)
-                .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+            crate::output::make_folder(folder)?;
         }
         Ok(self.report.as_deref())
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use rekindle_analysis::{ActivationStats, NodeStats, read_activation_stats, read_node_stats};
-use rekindle_graph::{Graph, Plan, read_graph, read_plan};
+use rekindle_graph::{Graph, Plan, read_graph, read_plan, read_text};
 use rekindle_report::page::{Comparison, FrontierPoint};
 
 use super::tables;
@@ -69,7 +69,7 @@ impl Folder {
     }
 
     fn json(&mut self, path: PathBuf) -> anyhow::Result<()> {
-        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        let text = read_text(&path).unwrap_or_default();
         if text.contains("\"remat.graph/1\"") {
             let content = read_graph(&path)?;
             self.graphs.push(Found { path, content });
@@ -81,7 +81,7 @@ impl Folder {
     }
 
     fn csv(&mut self, path: PathBuf) -> anyhow::Result<()> {
-        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        let text = read_text(&path).unwrap_or_default();
         let header: Vec<&str> = text.lines().next().unwrap_or("").split(',').collect();
         let has = |columns: &[&str]| columns.iter().all(|c| header.contains(c));
         if has(&["node_name", "gtype"]) {
