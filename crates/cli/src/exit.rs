@@ -31,7 +31,7 @@ pub(crate) const FAILURE: u8 = 1;
 
 /// Printed under `rekindle --help`.
 pub(crate) const HELP: &str = "\
-A model in the memory you have, from the first command to the last:
+To train a model in the memory you have, look for one, see what fits, and run it:
   rekindle models
   rekindle max-batch resnet50 --budget 2GiB
   rekindle run resnet50 --batch-size 8 --budget 50% --steps 5
@@ -39,15 +39,15 @@ A model in the memory you have, from the first command to the last:
 Exit codes:
   0    done
   1    something else went wrong
-  2    the command line makes no sense
-  3    no plan fits in the budget, or the step not in memory
-  4    a plan breaks a rule, or a step was not what was promised
+  2    there is a mistake on the command line
+  3    no plan fits in the budget, or the step does not fit in memory
+  4    a plan is not valid, or a step did not compute what it should
   5    a file cannot be read or written, or does not hold what it should
   130  interrupted (Ctrl-C); no half-written file is left
-  141  whoever read the output has left, as in `rekindle models | head -1`
+  141  the output was closed before its end, as in `rekindle models | head -1`
 
 Results go to standard output, progress and notes to standard error; with --json, standard output \
-is JSON and nothing else. Colours only on a terminal, and never if NO_COLOR is set.";
+is JSON and nothing else. Colours are used on a terminal, unless NO_COLOR is set.";
 
 /// Ends the tool from any thread, without half-written files.
 pub(crate) fn now(code: u8) -> ! {

@@ -27,7 +27,7 @@ Examples:
   rekindle compare resnet152 --batch-sizes 4,8,16 --budget 50%
   rekindle compare bert-base --batch-sizes 8,16 --budget 4GiB --charts charts")]
 pub(crate) struct Arguments {
-    /// The batch sizes, one row each
+    /// Batch sizes to measure; each is a row of the table
     #[arg(
         long,
         value_name = "N,N,…",
@@ -36,22 +36,23 @@ pub(crate) struct Arguments {
         value_parser = parse_count
     )]
     batch_sizes: Vec<usize>,
-    /// What the whole step may use: 3GiB, 800MiB, plain bytes, or 60% of each plain step's peak
+    /// Memory that the whole step may use: 3GiB, 800MiB, a number of bytes, or a share such as 60%
+    /// of each plain step's peak
     #[arg(long, default_value = "50%", value_parser = parse_budget, allow_hyphen_values = true)]
     budget: Budget,
-    /// Where the budget is too small for any plan, take the smallest that is not
+    /// Where no plan fits in the budget, use the smallest budget that has one
     #[arg(long)]
     or_smallest: bool,
-    /// Measured steps of each, after one of warm-up
+    /// Number of measured steps, plain and planned, after one warm-up step each
     #[arg(long, value_name = "K", default_value_t = 3, value_parser = parse_count)]
     steps: usize,
-    /// Compare the planned step with the plain one, bit by bit
+    /// Also compare all numbers of the planned and the plain step bit by bit
     #[arg(long)]
     check: bool,
-    /// Write the table here
+    /// Write the table to this file
     #[arg(long, value_name = "FILE.csv")]
     csv: Option<PathBuf>,
-    /// Draw peak memory and latency in this folder; made if it is not there
+    /// Draw peak memory and step time in this folder; it is made if it does not exist
     #[arg(long, value_name = "DIR")]
     charts: Option<PathBuf>,
     /// Print the rows as JSON
@@ -60,9 +61,9 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     reported: Reported,
     #[command(flatten)]
-    planning: Planning,
-    #[command(flatten)]
     step: Step,
+    #[command(flatten)]
+    planning: Planning,
 }
 
 /// What one batch size gave.

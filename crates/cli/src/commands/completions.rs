@@ -11,7 +11,7 @@ Examples:
   rekindle completions zsh > ~/.zfunc/_rekindle
   rekindle completions fish > ~/.config/fish/completions/rekindle.fish")]
 pub(crate) struct Arguments {
-    /// Which shell
+    /// The shell to complete for
     shell: Shell,
 }
 

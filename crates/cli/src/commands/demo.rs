@@ -37,13 +37,13 @@ Examples:
 
 It takes about three minutes on two cores, and 2 GiB of memory.")]
 pub(crate) struct Arguments {
-    /// Threads that run a kernel [default: all cores]
+    /// Number of threads that compute [default: all cores]
     #[arg(long, value_name = "N", value_parser = super::step::parse_threads)]
     threads: Option<usize>,
-    /// Where the files and the report go; made if it is not there
+    /// Folder for the results and the report; it is made if it does not exist
     #[arg(long, value_name = "DIR", default_value = "rekindle-report")]
     out: PathBuf,
-    /// Show it on a tiny model, in seconds
+    /// Use a tiny model, which takes seconds
     #[arg(long)]
     small: bool,
     /// Print the comparison as JSON

@@ -20,17 +20,15 @@ Examples:
   rekindle frontier corpus/unet-b8.json --points 10 --out frontier.csv
   rekindle frontier bert-base --batch-size 8 --json")]
 pub(crate) struct Arguments {
-    /// The training step: a remat.graph/1 file, or a model's name with --batch-size
+    /// Graph of the training step, a remat.graph/1 file; or the name of a model, with --batch-size
     graph: PathBuf,
-    /// Measure the plain step of the model GRAPH at this batch size, and plan that
+    /// Batch size, if GRAPH is a model: its plain step is measured at this size, and then planned
     #[arg(long, value_name = "N", value_parser = parse_count)]
     batch_size: Option<usize>,
-    /// How many budgets
+    /// Number of budgets to plan for
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(2..=1000))]
     points: u16,
-    #[command(flatten)]
-    planning: Planning,
-    /// Write the points here
+    /// Write the table of budgets, peaks and times to this file
     #[arg(long, value_name = "FRONTIER.csv")]
     out: Option<PathBuf>,
     /// Print the points as JSON
@@ -38,6 +36,8 @@ pub(crate) struct Arguments {
     json: bool,
     #[command(flatten)]
     reported: Reported,
+    #[command(flatten)]
+    planning: Planning,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {

@@ -21,19 +21,19 @@ Examples:
   rekindle max-batch resnet152 --budget 8GiB
   rekindle max-batch bert-base --budget 4GiB --max-overhead 20%")]
 pub(crate) struct Arguments {
-    #[command(flatten)]
-    step: Step,
-    /// What the whole step may use: 8GiB, 800MiB or plain bytes
+    /// Memory that the whole step may use: 8GiB, 800MiB or a number of bytes
     #[arg(long, value_parser = parse_budget, allow_hyphen_values = true)]
     budget: Budget,
-    /// How much more time than the plain step of the same batch a plan may take
+    /// The most time that recomputation may add, as a share of the plain step: 20%
     #[arg(long, value_name = "PERCENT", value_parser = parse_share, allow_hyphen_values = true)]
     max_overhead: Option<f64>,
-    #[command(flatten)]
-    planning: Planning,
-    /// Print as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    step: Step,
+    #[command(flatten)]
+    planning: Planning,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {

@@ -76,14 +76,14 @@ fn strategies() -> impl TypedValueParser<Value = Strategy> {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Planning")]
 pub(crate) struct Planning {
-    /// Which algorithm decides [default: search]
+    /// Planning algorithm [default: search]
     #[arg(long, value_parser = strategies())]
     pub(crate) strategy: Option<Strategy>,
-    /// How much work to spend, 0 (the first plan) to 10; each level is twice the one below
-    /// [default: 5]
+    /// Amount of planning work, from 0 (take the first plan) to 10; each level does about twice the
+    /// work of the one below [default: 5]
     #[arg(long, value_parser = clap::value_parser!(u8).range(0..=10))]
     effort: Option<u8>,
-    /// Stop after this many seconds with the best plan so far
+    /// Stop planning after this many seconds, and use the best plan found so far
     #[arg(long, value_name = "SECONDS", allow_hyphen_values = true)]
     time_limit: Option<f64>,
 }

@@ -5,15 +5,14 @@ use rekindle_graph::Bytes;
 use rekindle_models::{ModelOptions, build, names};
 use serde_json::json;
 
-/// List the models with their parameters and the activations that a sample leaves for the backward
-/// pass
+/// List the models: their parameters, and the bytes of activations that each sample of a batch adds
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   rekindle models
   rekindle models --json")]
 pub(crate) struct Arguments {
-    /// Print as JSON
+    /// Print the list as JSON
     #[arg(long)]
     json: bool,
 }

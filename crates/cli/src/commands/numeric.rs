@@ -14,13 +14,14 @@ use rekindle_graph::{Budget, parse_budget};
 #[group(id = "numeric_arguments")] // Flattened into another struct of the same name.
 #[command(next_help_heading = "With --numeric")]
 pub(crate) struct Arguments {
-    /// Samples in a batch
+    /// Number of samples in a batch
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = parse_count)]
     batch_size: usize,
-    /// What the planned step may use: 3GiB, 800MiB, plain bytes, or 60% of the plain step's peak
+    /// Memory that the planned step may use: 3GiB, 800MiB, a number of bytes, or a share such as
+    /// 60% of the plain step's peak
     #[arg(long, default_value = "60%", value_parser = parse_budget, allow_hyphen_values = true)]
     budget: Budget,
-    /// Steps before the numbers are compared
+    /// Number of steps to run before the numbers are compared
     #[arg(long, value_name = "K", default_value_t = 2, value_parser = parse_count)]
     steps: usize,
     #[command(flatten)]

@@ -20,39 +20,40 @@ Examples:
   rekindle plan resnet50 --batch-size 8 --budget 2GiB --decisions decisions.csv
   rekindle plan --node-stats nodes.csv --activation-stats activations.csv --budget 60%")]
 pub(crate) struct Arguments {
-    /// The training step: a remat.graph/1 file, or a model's name with --batch-size
+    /// Graph of the training step, a remat.graph/1 file; or the name of a model, with --batch-size
     #[arg(required_unless_present = "node_stats")]
     graph: Option<PathBuf>,
-    /// Measure the plain step of the model GRAPH at this batch size, and plan that
+    /// Batch size, if GRAPH is a model: its plain step is measured at this size, and then planned
     #[arg(long, value_name = "N", value_parser = parse_count, conflicts_with = "node_stats")]
     batch_size: Option<usize>,
     #[command(flatten)]
     profile: Profile,
-    /// What the whole step may use: 3GiB, 800MiB, plain bytes, or 60% of the plain step's peak
+    /// Memory that the whole step may use: 3GiB, 800MiB, a number of bytes, or a share such as 60%
+    /// of the plain step's peak
     #[arg(long, value_parser = parse_budget, allow_hyphen_values = true)]
     budget: Budget,
-    #[command(flatten)]
-    planning: Planning,
-    /// Write the plan here (remat.plan/1)
+    /// Write the plan to this file
     #[arg(long, value_name = "PLAN.json")]
     out: Option<PathBuf>,
-    /// Write what happens to each activation here
+    /// Write a table of what happens to each activation to this file
     #[arg(long, value_name = "FILE.csv")]
     decisions: Option<PathBuf>,
     /// Print the summary as JSON
     #[arg(long)]
     json: bool,
-    /// List every activation with its reason
+    /// List every activation, whether it is kept, and why
     #[arg(long, short)]
     verbose: bool,
     #[command(flatten)]
     reported: Reported,
+    #[command(flatten)]
+    planning: Planning,
 }
 
 /// A profile without edges, in place of a graph.
 #[derive(clap::Args)]
 pub(crate) struct Profile {
-    /// Plan from the profiler's two files, at the level of activations: the node table
+    /// Plan from the profiler's two tables instead of a graph; this one is the table of nodes
     #[arg(
         long,
         value_name = "FILE.csv",
@@ -60,11 +61,11 @@ pub(crate) struct Profile {
         conflicts_with_all = ["graph", "out"]
     )]
     pub(crate) node_stats: Option<PathBuf>,
-    /// The activation table
+    /// The table of activations that belongs to --node-stats
     #[arg(long, value_name = "FILE.csv", requires = "node_stats")]
     pub(crate) activation_stats: Option<PathBuf>,
-    /// Swap out where that is cheaper than recomputing (a cost model: needs swap times in the
-    /// table)
+    /// Swap an activation out where its swap time in the table makes that cheaper than recomputing
+    /// it
     #[arg(long, requires = "node_stats")]
     pub(crate) swap: bool,
 }

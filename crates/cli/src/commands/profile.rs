@@ -24,7 +24,7 @@ Examples:
   rekindle profile resnet152 --batch-size 32 --memory-limit 2GiB
   rekindle profile resnet50 --batch-size 4 --trace step.json")]
 pub(crate) struct Arguments {
-    /// Samples in a batch
+    /// Number of samples in a batch
     #[arg(
         long,
         value_name = "N",
@@ -33,25 +33,26 @@ pub(crate) struct Arguments {
         conflicts_with = "batch_sizes"
     )]
     batch_size: usize,
-    /// Profile one after the other and draw them side by side
+    /// Several batch sizes, profiled one after the other and drawn side by side
     #[arg(long, value_name = "N,N,…", value_delimiter = ',', value_parser = parse_count)]
     batch_sizes: Vec<usize>,
-    /// Steps whose times are discarded
+    /// Number of warm-up steps, whose times do not count
     #[arg(long, value_name = "N", default_value_t = 1)]
     warmup: usize,
-    /// Steps whose times count
+    /// Number of measured steps; the median of their times counts
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = parse_count)]
     measured: usize,
-    /// Run the step in this much memory by swapping idle tensors out: 3GiB, or 60% of its peak
+    /// Memory that the measured step may use, for a step that does not fit: idle tensors are
+    /// swapped out to stay within 3GiB, or 60% of the step's peak
     #[arg(long, value_name = "BYTES", value_parser = parse_budget, allow_hyphen_values = true)]
     memory_limit: Option<Budget>,
-    /// Swap to a file in this folder, and not to host memory
+    /// Swap to a file in this folder, instead of to memory beside the limit
     #[arg(long, value_name = "DIR", requires = "memory_limit")]
     spill_dir: Option<PathBuf>,
-    /// Where the files go; made if it is not there
+    /// Folder for the tables and pictures; it is made if it does not exist
     #[arg(long, value_name = "DIR", default_value = "rekindle-profile")]
     out: PathBuf,
-    /// Write a trace of one more step here; Chrome and ui.perfetto.dev show it
+    /// Write a trace of one more step to this file; chrome://tracing and ui.perfetto.dev show it
     #[arg(long, value_name = "FILE.json", conflicts_with = "batch_sizes")]
     trace: Option<PathBuf>,
     /// Draw no pictures

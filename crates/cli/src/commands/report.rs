@@ -22,7 +22,7 @@ use self::folder::Folder;
 use crate::exit::UsageError;
 use crate::output::check_outputs;
 
-/// Make one HTML file of what the commands wrote to a folder
+/// Make one HTML page of the results in a folder
 #[derive(clap::Args)]
 #[command(after_help = "\
 Files are known by what is in them: graphs (remat.graph/1), plans (remat.plan/1), the tables of \
@@ -35,9 +35,9 @@ Examples:
   rekindle frontier r/resnet50_bs4.graph.json --report=r
   rekindle report r")]
 pub(crate) struct Arguments {
-    /// The folder that holds the files
+    /// Folder with the results of other commands
     folder: PathBuf,
-    /// Write the page here [default: index.html in the folder]
+    /// Write the page to this file [default: index.html in the folder]
     #[arg(long, value_name = "FILE.html")]
     out: Option<PathBuf>,
     /// Print what is on the page and what is missing as JSON

@@ -16,17 +16,17 @@ Examples:
   rekindle rewrite corpus/unet-b8.json plan.json --out rewritten.json
   rekindle rewrite corpus/unet-b8.json plan.json --explain --dot rewritten.dot")]
 pub(crate) struct Arguments {
-    /// The training step, a remat.graph/1 file
+    /// Graph of the training step, a remat.graph/1 file
     graph: PathBuf,
     /// The plan, a remat.plan/1 file
     plan: PathBuf,
-    /// Write the rewritten graph here (remat.graph/1)
+    /// Write the rewritten graph to this file (remat.graph/1)
     #[arg(long, value_name = "GRAPH.json")]
     out: Option<PathBuf>,
-    /// List each sub-graph that rebuilds something: its nodes, its sources and where it goes
+    /// List each recomputation: the nodes that run again, what they read and where they run
     #[arg(long)]
     explain: bool,
-    /// Draw the rewritten graph here (Graphviz), recomputed nodes coloured
+    /// Write the rewritten graph to this file for Graphviz, with recomputed nodes coloured
     #[arg(long, value_name = "FILE.dot")]
     dot: Option<PathBuf>,
     /// Print the summary and the sub-graphs as JSON

@@ -29,17 +29,17 @@ Examples:
   rekindle run bert-base --batch-size 4 --budget 2GiB --checkpoint c.safetensors
   rekindle run resnet50 --batch-size 8 --budget 50% --steps 2 --trace step.json")]
 pub(crate) struct Arguments {
-    /// Samples in a batch
+    /// Number of samples in a batch
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = parse_count)]
     batch_size: usize,
-    /// What the whole step may use: 3GiB, 800MiB, plain bytes, or 60% of the plain step's peak;
-    /// without one, the plain step runs
+    /// Memory that the whole step may use: 3GiB, 800MiB, a number of bytes, or a share such as 60%
+    /// of the plain step's peak; without a budget, the plain step runs
     #[arg(long, value_parser = parse_budget, allow_hyphen_values = true)]
     budget: Option<Budget>,
-    /// Do not plan: run the plain step, or refuse if it does not fit in the budget
+    /// Recompute nothing: run the plain step, and fail if it does not fit in the budget
     #[arg(long)]
     plain: bool,
-    /// Train up to this step
+    /// Number of the last step to train; a resumed run starts after the step of its checkpoint
     #[arg(
         long,
         value_name = "K",
@@ -47,7 +47,7 @@ pub(crate) struct Arguments {
         value_parser = clap::value_parser!(u64).range(1..)
     )]
     steps: u64,
-    /// Take the times from this folder, which `rekindle profile` wrote, and do not measure
+    /// Use the times that `rekindle profile` wrote to this folder, instead of measuring them
     #[arg(
         long,
         value_name = "DIR",
@@ -55,33 +55,33 @@ pub(crate) struct Arguments {
         conflicts_with = "plain"
     )]
     profile: Option<PathBuf>,
-    /// Start from these weights (safetensors)
+    /// Start with the weights in this safetensors file
     #[arg(long, value_name = "FILE")]
     weights: Option<PathBuf>,
-    /// Write the trained weights here (safetensors)
+    /// Write the trained weights to this safetensors file
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
-    /// After each step, write what the next one depends on here
+    /// After each step, replace this file by a checkpoint from which --resume can go on
     #[arg(long, value_name = "FILE")]
     checkpoint: Option<PathBuf>,
-    /// Go on from this checkpoint
+    /// Go on with the run that wrote this checkpoint
     #[arg(long, value_name = "FILE", conflicts_with = "weights")]
     resume: Option<PathBuf>,
-    /// Write a trace of the last step here; Chrome and ui.perfetto.dev show it
+    /// Write a trace of the last step to this file; chrome://tracing and ui.perfetto.dev show it
     #[arg(long, value_name = "FILE.json")]
     trace: Option<PathBuf>,
-    /// First compare the planned step with the plain one, bit by bit
+    /// Before training, run the planned and the plain step and compare all numbers bit by bit
     #[arg(long, requires = "budget", conflicts_with = "plain")]
     check: bool,
-    /// Print as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     reported: Reported,
     #[command(flatten)]
-    planning: Planning,
-    #[command(flatten)]
     step: Step,
+    #[command(flatten)]
+    planning: Planning,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {

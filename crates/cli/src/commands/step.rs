@@ -16,7 +16,7 @@ const LEARNING_RATE: f32 = 3e-4;
 /// A model, its sizes, and how it trains.
 #[derive(clap::Args)]
 pub(crate) struct Step {
-    /// The model, by name; `rekindle models` lists them
+    /// Name of the model; `rekindle models` lists them all
     pub(crate) model: String,
     #[command(flatten)]
     pub(crate) training: Training,
@@ -26,22 +26,22 @@ pub(crate) struct Step {
 #[derive(clap::Args)]
 #[command(next_help_heading = "The training step")]
 pub(crate) struct Training {
-    /// Height and width of the images, for models that see images
+    /// Height and width of each image in pixels, for models that take images
     #[arg(long, value_name = "N", default_value_t = IMAGE_SIZE, value_parser = parse_count)]
     pub(crate) image_size: usize,
-    /// Tokens in a sequence, for models that read text
+    /// Number of tokens in each sequence, for models that take text
     #[arg(long, value_name = "N", default_value_t = SEQUENCE, value_parser = parse_count)]
     pub(crate) sequence: usize,
-    /// How parameters are updated
+    /// Algorithm that updates the parameters
     #[arg(long, default_value = OPTIMIZER, value_parser = ["adam", "adamw", "sgd"])]
     pub(crate) optimizer: String,
-    /// How far an update goes
+    /// Learning rate of the optimizer
     #[arg(long, value_name = "RATE", default_value_t = LEARNING_RATE)]
     pub(crate) learning_rate: f32,
-    /// Threads that run a kernel [default: all cores]
+    /// Number of threads that compute [default: all cores]
     #[arg(long, value_name = "N", value_parser = parse_threads)]
     pub(crate) threads: Option<usize>,
-    /// Of the weights, the data and the dropout
+    /// Random seed: the same seed gives the same initial weights, data and dropout
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
 }

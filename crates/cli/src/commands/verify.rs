@@ -17,7 +17,7 @@ Examples:
   rekindle verify corpus/unet-b8.json plan.json
   rekindle verify resnet18 --numeric --batch-size 4 --budget 60%")]
 pub(crate) struct Arguments {
-    /// The training step, a remat.graph/1 file; with --numeric, a model's name
+    /// Graph of the training step, a remat.graph/1 file; with --numeric, the name of a model
     graph: PathBuf,
     /// The plan, a remat.plan/1 file
     #[arg(
@@ -29,14 +29,14 @@ pub(crate) struct Arguments {
         ]
     )]
     plan: Option<PathBuf>,
-    /// Plan and run a model, and compare every number with the plain step's
+    /// Plan and train a model, and compare every number with that of the plain step
     #[arg(long)]
     numeric: bool,
-    #[command(flatten)]
-    numbers: numeric::Arguments,
-    /// Print the audit as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    numbers: numeric::Arguments,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {

@@ -10,8 +10,8 @@ use crate::commands::stages::is_same_step;
 /// Whether and where a verb reports.
 #[derive(clap::Args)]
 pub(crate) struct Reported {
-    /// Add what this gives to the report in a folder, and write its page [folder, unless =DIR:
-    /// rekindle-report]
+    /// Add the results to a report folder, and write its HTML page again; the folder is
+    /// rekindle-report unless another is given
     #[arg(
         long,
         value_name = "DIR",
