@@ -32,7 +32,10 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) if error.use_stderr() => {
             let text = error.render().to_string();
-            output::error(text.trim_start_matches("error: ").trim_end());
+            match text.strip_prefix("error: ") {
+                Some(text) => output::error(text.trim_end()),
+                None => eprintln!("{}", text.trim_end()),
+            }
             return ExitCode::from(exit::USAGE);
         }
         Err(help) => help.exit(),
