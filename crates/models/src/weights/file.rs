@@ -157,22 +157,16 @@ impl TensorFile {
         Ok(())
     }
 
-    /// Whether two tensors of one size have the same bytes.
-    ///
-    /// # Errors
-    /// If they cannot be read.
-    pub(super) fn are_equal(&mut self, one: &str, other: &str) -> Result<bool, WeightsError> {
-        let mut second = TensorFile::open(&self.path)?;
-        let mut at = self.range(other).start;
-        let (mut equal, mut read, mut bytes) = (true, Ok(()), vec![0; BUFFER]);
-        self.read_range(self.range(one), &mut |first| {
-            let bytes = &mut bytes[..first.len()];
-            read = second.read_at(at, bytes);
-            at += first.len() as u64;
-            equal = first == bytes;
-            equal && read.is_ok()
+    /// Whether a tensor of the file has these bytes.
+    pub(super) fn is_equal(&mut self, name: &str, mut bytes: &[u8]) -> Result<bool, WeightsError> {
+        let mut equal = true;
+        self.read_range(self.range(name), &mut |piece| {
+            let (here, rest) = bytes.split_at(piece.len());
+            bytes = rest;
+            equal = here == piece;
+            equal
         })?;
-        read.map(|()| equal)
+        Ok(equal)
     }
 
     /// Where a tensor is in the file.

@@ -79,8 +79,11 @@ pub fn load<M: ?Sized>(
 ) -> Result<(), WeightsError> {
     let mut file = TensorFile::open(path)?;
     for (stored, names) in match_names(path, &file, model)? {
+        let bytes = bytes_of(memory, stored.tensor);
+        file.read(&names[0], &stored, bytes)?;
+        // No convolution has two names, so both are in the program's layout.
         if let Some(tied) = names.get(1)
-            && !file.are_equal(&names[0], tied)?
+            && !file.is_equal(tied, bytes)?
         {
             return Err(WeightsError::TiedDiffer {
                 path: path.to_owned(),
@@ -88,7 +91,6 @@ pub fn load<M: ?Sized>(
                 tied: tied.clone(),
             });
         }
-        file.read(&names[0], &stored, bytes_of(memory, stored.tensor))?;
     }
     Ok(())
 }
