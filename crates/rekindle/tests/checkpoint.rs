@@ -141,7 +141,7 @@ fn a_flipped_bit_is_noticed() {
     let values = (header..whole.len()).step_by((whole.len() - header) / 50);
     let last = whole.len() - 4..whole.len();
     for (at, bit) in (0..header)
-        .step_by(7)
+        .step_by(37)
         .chain(values)
         .chain(last)
         .zip((0..8).cycle())
