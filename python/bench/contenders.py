@@ -27,8 +27,8 @@ from torch.utils.checkpoint import checkpoint
 
 import rekindle
 from batch_norm import separate_statistics
-from rekindle.execute import boxed
-from rekindle.module import session_of
+from rekindle.torch.execute import boxed
+from rekindle.torch.module import session_of
 
 SEED = 7
 
@@ -45,7 +45,9 @@ class Kind:
 
 @dataclass
 class Trained:
-    """What a training showed. Its numbers are digests: a step of BERT has half a gigabyte of them."""
+    """What a training showed. Its numbers are digests: a step of BERT has half a gigabyte of
+    them.
+    """
 
     lasting: int
     """Bytes of the parameters and their gradients, which are there in every step."""

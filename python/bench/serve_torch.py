@@ -31,7 +31,7 @@ OPTIMIZERS = {
 
 
 class StorageAccount(TorchDispatchMode):
-    """Counts the bytes of all storages that are alive, op by op. Scratch inside an op is not seen."""
+    """Counts the bytes of all live storages, op by op. Scratch inside an op is not seen."""
 
     def __init__(self):
         super().__init__()

@@ -53,7 +53,7 @@ def batches(size: int, length: int, steps: int):
 
 
 def a_third(model: nn.Module, batch: tuple[Tensor, Tensor]) -> int:
-    """A budget: what stays through the whole step, and a third of what the plain step has above it."""
+    """A budget: what stays for the whole step, and a third of what the plain step has above it."""
     plain = rekindle.profile(model, batch, profile="roofline").graph.peak
     lasting = sum(
         tensor.nbytes

@@ -3,7 +3,8 @@
     model = rekindle.compile(model, budget="8GiB")
     print(rekindle.report(model))
 
-The planner itself works without PyTorch; what needs it is imported when it is first used.
+Graphs are planned without PyTorch. What needs it is in `rekindle.torch`, and its names are here
+too: they are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -11,79 +12,61 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from rekindle._native import Decision, Graph, Plan, parse_budget, rewrite, smallest, verify
-from rekindle.errors import (
-    CheckFailed,
-    CompilerMissing,
-    ForeignBudget,
-    InfeasibleBudget,
-    InvalidInput,
-    LiveGradients,
-    NoGradients,
-    OverBudget,
-    PlanningStopped,
-    RanksDiffer,
-    RekindleError,
-    RetainedGraph,
-    SplitStep,
-    TooManyShapes,
-    TorchMissing,
-    Unplanned,
-    UnplannedPart,
-    UnsupportedGraph,
-    UnsupportedOption,
-    UnsupportedTorch,
+from rekindle import errors
+from rekindle._native import (
+    Decision,
+    Graph,
+    Node,
+    Plan,
+    parse_budget,
+    rewrite,
+    smallest,
+    strategies,
+    verify,
 )
+from rekindle.errors import *  # noqa: F403 (every error, by its name)
+from rekindle.planner import plan
 
 if TYPE_CHECKING:
-    from rekindle.alone import LargestBatch, StepProfile, max_batch, plan, profile
-    from rekindle.account import measure_peak
-    from rekindle.module import PlannedModule, backend, compile
-    from rekindle.reporting import Report, report
+    from rekindle import torch
+    from rekindle.torch import (
+        LargestBatch,
+        PlannedModule,
+        Report,
+        StepProfile,
+        backend,
+        compile,
+        max_batch,
+        measure_peak,
+        profile,
+        report,
+    )
 
-_NEEDS_TORCH = {
-    "LargestBatch": "alone",
-    "StepProfile": "alone",
-    "max_batch": "alone",
-    "plan": "alone",
-    "profile": "alone",
-    "PlannedModule": "module",
-    "Report": "reporting",
-    "backend": "module",
-    "compile": "module",
-    "measure_peak": "account",
-    "report": "reporting",
-}
-"""What is imported when it is first used, and from where."""
+_NEEDS_TORCH = (
+    "LargestBatch",
+    "PlannedModule",
+    "Report",
+    "StepProfile",
+    "backend",
+    "compile",
+    "max_batch",
+    "measure_peak",
+    "profile",
+    "report",
+    "torch",
+)
+"""What is imported from `rekindle.torch` when it is first used."""
 
 __all__ = [
-    "CheckFailed",
-    "CompilerMissing",
+    *errors.__all__,
     "Decision",
-    "ForeignBudget",
     "Graph",
-    "InfeasibleBudget",
-    "InvalidInput",
     "LargestBatch",
-    "LiveGradients",
-    "NoGradients",
-    "OverBudget",
+    "Node",
     "Plan",
     "PlannedModule",
-    "PlanningStopped",
-    "RanksDiffer",
-    "RekindleError",
     "Report",
-    "RetainedGraph",
-    "SplitStep",
     "StepProfile",
-    "TooManyShapes",
-    "TorchMissing",
-    "Unplanned",
-    "UnplannedPart",
-    "UnsupportedGraph",
-    "UnsupportedOption",
-    "UnsupportedTorch",
     "backend",
     "compile",
     "max_batch",
@@ -94,6 +77,8 @@ __all__ = [
     "report",
     "rewrite",
     "smallest",
+    "strategies",
+    "torch",
     "verify",
 ]
 
@@ -102,10 +87,11 @@ def __getattr__(name: str) -> Any:
     if name not in _NEEDS_TORCH:
         raise AttributeError(f"module 'rekindle' has no attribute {name!r}")
     try:
-        return getattr(importlib.import_module(f"rekindle.{_NEEDS_TORCH[name]}"), name)
+        part = importlib.import_module("rekindle.torch")
     except ModuleNotFoundError as missing:
         if missing.name != "torch":
             raise
-        raise TorchMissing(
+        raise errors.TorchMissing(
             f"rekindle.{name} needs PyTorch, which is not installed: pip install torch"
         ) from None
+    return part if name == "torch" else getattr(part, name)

@@ -2,19 +2,22 @@
 storages are indices.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, final
 
 __all__ = [
     "Decision",
     "Graph",
+    "Node",
     "Plan",
     "parse_budget",
     "plan",
     "rewrite",
     "smallest",
+    "strategies",
     "verify",
+    "verify_rewritten",
     "write_profile",
     "__version__",
 ]
@@ -23,9 +26,75 @@ __version__: str
 """The version of the planner."""
 
 @final
+class Node:
+    """A piece of work: what it reads and writes, and whether it may run again."""
+
+    def __new__(
+        cls,
+        name: str,
+        op: str,
+        phase: str,
+        *,
+        reads: Sequence[int],
+        writes: Sequence[int],
+        updates: Sequence[int] = ...,
+        effect: str = "pure",
+        time: float = 0.0,
+        workspace: int = 0,
+        flops: int | None = None,
+    ) -> Node: ...
+    @property
+    def name(self) -> str:
+        """What a person calls it."""
+    @property
+    def op(self) -> str:
+        """The operation, as its origin names it."""
+    @property
+    def phase(self) -> str:
+        """`input`, `forward`, `backward` or `optimizer`. An input is there from the start."""
+    @property
+    def reads(self) -> list[int]:
+        """Storages that must be live when it runs."""
+    @property
+    def writes(self) -> list[int]:
+        """Storages that it makes."""
+    @property
+    def updates(self) -> list[int]:
+        """Storages, among those that it reads, that it overwrites in place."""
+    @property
+    def effect(self) -> str:
+        """`pure`, `random` (it may run again if it draws the same) or `once`."""
+    @property
+    def time(self) -> float:
+        """Microseconds that one run takes."""
+    @property
+    def workspace(self) -> int:
+        """Scratch bytes while it runs."""
+    @property
+    def flops(self) -> int | None:
+        """Floating-point operations of one run, where known."""
+
+@final
 class Graph:
     """A checked training step."""
 
+    def __new__(
+        cls,
+        name: str,
+        *,
+        storages: Sequence[tuple[int, str]],
+        nodes: Sequence[Node],
+        outputs: Sequence[int],
+        targets: Sequence[int] = ...,
+        origin: str = ...,
+    ) -> Graph:
+        """Checks the parts. Each storage has its bytes and a role: `parameter`, `input`,
+        `constant`, `tangent`, `optimizer_state`, `activation`, `gradient` or `other`. The order of
+        the nodes must be a valid one; `outputs` must be live at the end, `targets` must run.
+        """
+    def __eq__(self, other: object) -> bool:
+        """Whether everything is equal, times and names included."""
+    def __ne__(self, other: object) -> bool: ...
     @staticmethod
     def from_json(text: str) -> Graph:
         """Reads `remat.graph/1`."""
@@ -36,6 +105,22 @@ class Graph:
         """The graph's own name."""
     def __len__(self) -> int:
         """How many nodes it has."""
+    @property
+    def nodes(self) -> list[Node]:
+        """Its nodes, in its own order."""
+    @property
+    def storages(self) -> list[tuple[int, str]]:
+        """The bytes and the role of each storage."""
+    @property
+    def outputs(self) -> list[int]:
+        """Storages that must be live at the end."""
+    @property
+    def digest(self) -> str:
+        """Equal for graphs that are the same, times and their own names aside."""
+    def with_times(self, times: Sequence[float]) -> Graph:
+        """A copy in which node `n` takes `times[n]` microseconds."""
+    def with_workspace(self, node: int, bytes: int) -> Graph:
+        """A copy in which one node has so many bytes of scratch."""
     @property
     def peak(self) -> int:
         """The plain step's peak, in bytes."""
@@ -110,16 +195,18 @@ class Plan:
     def status(self) -> Literal["optimal", "feasible", "stopped"] | None:
         """How the planning ended."""
     def steps(self) -> list[tuple[str, int]]:
-        """`("run", node)` and `("free", storage)`, in order."""
+        """`("run", node)`, and `("free", storage)`, `("offload", storage)` and `("fetch",
+        storage)`, in order.
+        """
     def decisions(self, graph: Graph) -> list[Decision]:
         """What becomes of each activation of `graph`, ascending by storage."""
     def timeline(self, graph: Graph) -> list[int]:
         """The highest bytes during each run, in order."""
+    def bytes_by_role(self, graph: Graph) -> list[tuple[str, int]]:
+        """What is live at the plan's peak, in bytes by role; the largest first."""
 
-def parse_budget(text: str, graph: Graph) -> int:
-    """The bytes that `text` allows for `graph`: `3GiB`, `800MiB`, plain bytes, or `60%` of the
-    plain peak.
-    """
+def parse_budget(text: str, plain_peak: int | None = None) -> int:
+    """The bytes that `text` allows: `3GiB`, `800MiB`, plain bytes, or `60%` of `plain_peak`."""
 
 def strategies() -> list[tuple[str, str]]:
     """Every strategy by name, with a sentence that says what it does; the default first."""
@@ -149,6 +236,17 @@ def rewrite(graph: Graph, plan: Plan) -> Graph:
 
 def verify(graph: Graph, plan: Plan) -> list[str]:
     """Everything that is wrong with `plan` as a plan of `graph`, in words; nothing if it holds."""
+
+def verify_rewritten(
+    graph: Graph,
+    plan: Plan,
+    rewritten: Graph,
+    nodes: Sequence[int],
+    storages: Sequence[int],
+) -> list[str]:
+    """Likewise, with everything that is wrong with `rewritten` as a graph that runs the plan. Each
+    of its nodes and storages stands for the one of `graph` that is named in the lists.
+    """
 
 def write_profile(
     graph: Graph, folder: str | Path, model: str, batch_size: int, device: str

@@ -6,6 +6,29 @@ looks them up here.
 
 from __future__ import annotations
 
+__all__ = [
+    "CheckFailed",
+    "CompilerMissing",
+    "ForeignBudget",
+    "InfeasibleBudget",
+    "InvalidInput",
+    "LiveGradients",
+    "NoGradients",
+    "OverBudget",
+    "PlanningStopped",
+    "RanksDiffer",
+    "RekindleError",
+    "RetainedGraph",
+    "SplitStep",
+    "TooManyShapes",
+    "TorchMissing",
+    "Unplanned",
+    "UnplannedPart",
+    "UnsupportedGraph",
+    "UnsupportedOption",
+    "UnsupportedTorch",
+]
+
 
 class RekindleError(Exception):
     """Something that Rekindle cannot do, and why."""

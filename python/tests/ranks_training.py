@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 os.environ["REKINDLE_CACHE"] = "off"
 
 import rekindle
-from rekindle.module import session_of
+from rekindle.torch.module import session_of
 
 WORLD = 2
 STEPS = 3

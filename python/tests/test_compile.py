@@ -1,4 +1,4 @@
-"""What `rekindle.compile` promises beside the numbers: checks, caches, names, reports and refusals."""
+"""What `rekindle.compile` promises beside the numbers: checks, caches, names, reports, refusals."""
 
 import copy
 import io
@@ -14,8 +14,9 @@ import torch
 from torch import nn
 
 import rekindle
-from rekindle import caching, planning
-from rekindle.module import session_of
+from rekindle import cache
+from rekindle.torch import planning
+from rekindle.torch.module import session_of
 
 
 class Layers(nn.Module):
@@ -156,7 +157,7 @@ class Numbers(Case):
         # AOTAutograd drops what it is handed where it is the input's new content, which no graph
         # says: that much is counted too many.
         self.assertIn(step.peak - measured.peak, (0, planned.steps.untyped_storage().nbytes()))
-        self.assertEqual(step.replaced_bytes, 0, "it is handed out too")
+        self.assertEqual(step.modules.replaced_bytes, 0, "it is handed out too")
 
     def test_a_draw_with_a_device_is_made_again(self) -> None:
         module, x = Counting(), torch.randn(BATCH, 32)
@@ -209,7 +210,7 @@ class Checking(Case):
 
     def test_a_draw_that_is_not_repeated_is_found(self) -> None:
         planned = compiled(Layers(), check=True)
-        forgetful = mock.patch("rekindle.randomness._set_state")
+        forgetful = mock.patch("rekindle.torch.randomness._set_state")
         loss = planned(torch.randn(BATCH, 32))
         with forgetful, self.assertRaisesRegex(rekindle.CheckFailed, "gradient"):
             loss.backward()
@@ -249,7 +250,7 @@ class Caching(Case):
         again = compiled(Layers(), profile="measure")
         again(x).backward()
         (a,), (b,) = session_of(first).planned, session_of(again).planned
-        self.assertEqual((a.from_disk, b.from_disk), (False, True))
+        self.assertEqual((a.decided.from_disk, b.decided.from_disk), (False, True))
         self.assertEqual(a.plan.steps(), b.plan.steps())
 
     def test_another_budget_or_shape_is_another_plan(self) -> None:
@@ -258,7 +259,7 @@ class Caching(Case):
         for budget, batch in ((0.7, BATCH), (0.6, BATCH + 1)):
             planned = compiled(Layers(), budget)
             planned(torch.randn(batch, 32))
-            self.assertFalse(session_of(planned).planned[0].from_disk)
+            self.assertFalse(session_of(planned).planned[0].decided.from_disk)
 
     def test_a_damaged_file_is_said_and_made_anew(self) -> None:
         depth = {"depth": 2}
@@ -277,7 +278,7 @@ class Caching(Case):
             planned = compiled(Layers(**depth), 1.0)
             with self.assertWarnsRegex(UserWarning, "damaged"):
                 planned(torch.randn(BATCH, 32))
-            self.assertFalse(session_of(planned).planned[0].from_disk)
+            self.assertFalse(session_of(planned).planned[0].decided.from_disk)
 
     def test_a_file_with_another_plan_is_not_taken(self) -> None:
         entries = []
@@ -300,7 +301,7 @@ class Caching(Case):
             ("/plans", Path("/plans")),
         ):
             with mock.patch.dict(os.environ, REKINDLE_CACHE=given):
-                self.assertEqual(caching.folder(), expected)
+                self.assertEqual(cache.folder(), expected)
 
 
 class Module(Case):
@@ -384,7 +385,7 @@ class Module(Case):
 
     def test_shapes_without_gradients_are_not_compiled(self) -> None:
         planned = compiled(Layers())
-        with mock.patch("rekindle.module.MOST_PLANS", 1), torch.no_grad():
+        with mock.patch("rekindle.torch.module.MOST_PLANS", 1), torch.no_grad():
             for batch in range(1, 6):
                 planned(torch.randn(batch, 32))
         planned(torch.randn(BATCH, 32)).backward()

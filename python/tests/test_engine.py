@@ -27,7 +27,7 @@ def for_engine(case: Case, batch: tuple[torch.Tensor, torch.Tensor]) -> dict[str
 
 
 def replay(case: Case, weights: dict, batch: tuple, folder: Path) -> dict[str, torch.Tensor]:
-    """What our engine makes of the same weights and data, under the names of `torch_steps.train`."""
+    """What our engine makes of the same weights and data, named as in `torch_steps.train`."""
     save_file(weights, folder / "weights.safetensors")
     save_file(for_engine(case, batch), folder / "data.safetensors")
     words = [os.environ["ENGINE_PEER"], "replay", *case.words(), f"steps={STEPS}", "threads=2"]

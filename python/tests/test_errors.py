@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import rekindle
-from rekindle import capture
+from rekindle.torch import session
 
 QUICK = {"effort": 1, "profile": "roofline"}
 
@@ -39,10 +39,14 @@ class Errors(unittest.TestCase):
         self.enterContext(unittest.mock.patch.dict(os.environ, REKINDLE_CACHE="off"))
 
     def test_without_torch(self) -> None:
-        program = "import sys; sys.modules['torch'] = None; import rekindle; rekindle.Graph; rekindle.compile"
+        program = (
+            "import sys; sys.modules['torch'] = None\n"
+            "import rekindle; rekindle.Graph; rekindle.plan; rekindle.compile"
+        )
         ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
         self.assertIn(
-            "TorchMissing: rekindle.compile needs PyTorch, which is not installed: pip install torch",
+            "TorchMissing: rekindle.compile needs PyTorch, which is not installed: "
+            "pip install torch",
             ended.stderr,
         )
 
@@ -149,7 +153,7 @@ class Errors(unittest.TestCase):
         traced = torch.fx.symbolic_trace(nn.Tanh())
         for graph, why in ((3, "GraphModule"), (traced, "tuple")):
             with self.assertRaisesRegex(rekindle.InvalidInput, why):
-                rekindle.plan(graph, 0.5, num_forward_outputs=1)
+                rekindle.torch.plan(graph, 0.5, num_forward_outputs=1)
 
     def test_sparse_gradients(self) -> None:
         model = rekindle.compile(nn.Embedding(10, 8, sparse=True), 10**9, **QUICK)
@@ -192,7 +196,7 @@ class Errors(unittest.TestCase):
 
     def test_shapes_that_always_change(self) -> None:
         model = rekindle.compile(network(), 10**9, **QUICK)
-        with unittest.mock.patch.object(capture, "MOST_PLANS", 3), warnings.catch_warnings():
+        with unittest.mock.patch.object(session, "MOST_PLANS", 3), warnings.catch_warnings():
             warnings.simplefilter("error")
             for rows in (2, 3, 4):
                 model(torch.randn(rows, 8)).sum().backward()

@@ -13,7 +13,7 @@ from planned_models import FAMILIES, Family
 from torch import nn
 
 import rekindle
-from rekindle.module import session_of
+from rekindle.torch.module import session_of
 
 STEPS = 3
 SHARES = (0.7, 0.4)
@@ -76,7 +76,7 @@ class Families(unittest.TestCase):
         plain = train(family, module, batch, family.make_optimizer(module))
         whole = self.check_budget(family, 1.0, plain)
         self.assertLessEqual(
-            whole.plain_peak,
+            whole.plain.peak,
             plain.peak,
             "compiled without a plan, the step needs no more than eager",
         )

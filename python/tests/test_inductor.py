@@ -13,10 +13,11 @@ from tolerance import excess
 from torch import nn
 
 import rekindle
-from rekindle import alone, capture
-from rekindle.execute import boxed
-from rekindle.metering import Meter
-from rekindle.module import session_of
+from rekindle.torch import session
+from rekindle.torch.capture import capture
+from rekindle.torch.execute import boxed
+from rekindle.torch.measure import Meter
+from rekindle.torch.module import session_of
 
 STEPS = 3
 
@@ -91,15 +92,16 @@ class Metering(Case):
         predicted peak to the byte.
         """
         model, x = Layers(dropout=0.0), torch.randn(BATCH, 32)
-        joint = alone.capture(model, x)
+        joint = capture(model, x)
         static = [at for at, node in enumerate(joint.primals) if node in joint.parameters]
         outputs = len(joint.forward_outputs)
-        planned = rekindle.plan(
+        planned = rekindle.torch.plan(
             joint.module, 0.6, num_forward_outputs=outputs, static_inputs=static, profile="roofline"
         )
         done: list[object] = []
         meter = Meter(planned, done.append)
-        forward, backward = (boxed(module) for module in planned.modules())
+        modules = planned.modules
+        forward, backward = boxed(modules.forward), boxed(modules.backward)
         parameters = iter(model.parameters())
         arguments = [next(parameters) if node in joint.parameters else x for node in joint.primals]
         with torch.no_grad():
@@ -112,14 +114,14 @@ class Metering(Case):
         self.assertEqual((len(kept), done), (outputs, [planned]))
         self.assertTrue(any(gradient is not None for gradient in gradients))
         self.assertEqual(planned.measured_peak, planned.peak)
-        self.assertEqual(planned.measured_saved, planned.saved)
+        self.assertEqual(planned.measured_saved, modules.saved_bytes)
 
     def test_more_than_the_budget_is_said(self) -> None:
         step = types.SimpleNamespace(plan=types.SimpleNamespace(budget=100), measured_peak=120)
         with self.assertWarnsRegex(
             rekindle.OverBudget, "120 bytes, 20 more than the budget of 100"
         ):
-            capture.warn_over_budget(step)
+            session.warn_over_budget(step)
 
 
 if __name__ == "__main__":

@@ -1,52 +1,99 @@
 """The native module: the planner, rewriter and checker as Python sees them."""
 
-import json
 import pickle
 import threading
 import unittest
 from unittest import mock
 
 import rekindle
-from rekindle import _native
+from rekindle import Node, _native
 
 LAYERS = 12
 
 
 def chain(layers: int = LAYERS, bytes_each: int = 1000) -> rekindle.Graph:
     """A network whose backward node i reads what its forward node i made."""
-    storages = [{"bytes": 10, "role": "input"}]
-    nodes = [{"name": "x", "phase": "input", "time_us": 0, "reads": [], "writes": [0]}]
+    storages = [(10, "input")]
+    nodes = [Node("x", "data", "input", reads=[], writes=[0])]
     for i in range(layers):
-        storages.append({"bytes": bytes_each, "role": "activation"})
-        nodes.append(
-            {"name": f"f{i}", "phase": "forward", "time_us": 2, "reads": [i], "writes": [i + 1]}
-        )
+        storages.append((bytes_each, "activation"))
+        nodes.append(Node(f"f{i}", "layer", "forward", time=2, reads=[i], writes=[i + 1]))
     for i in reversed(range(layers)):
         reads = [i + 1] if i == layers - 1 else [i + 1, len(storages) - 1]
-        storages.append({"bytes": 10, "role": "gradient"})
-        nodes.append(
-            {
-                "name": f"b{i}",
-                "phase": "backward",
-                "time_us": 2,
-                "reads": reads,
-                "writes": [len(storages) - 1],
-            }
+        storages.append((10, "gradient"))
+        written = [len(storages) - 1]
+        nodes.append(Node(f"b{i}", "layer", "backward", time=2, reads=reads, writes=written))
+    outputs = [len(storages) - 1]
+    return rekindle.Graph("chain", storages=storages, nodes=nodes, outputs=outputs)
+
+
+class Graphs(unittest.TestCase):
+    def test_a_graph_gives_back_what_it_was_built_from(self) -> None:
+        node = Node(
+            "n", "op", "backward", reads=[0], writes=[1], updates=[0], effect="once", workspace=7
         )
-    graph = {
-        "format": "remat.graph/1",
-        "name": "chain",
-        "storages": storages,
-        "nodes": nodes,
-        "outputs": [len(storages) - 1],
-    }
-    return rekindle.Graph.from_json(json.dumps(graph))
+        inputs = Node("x", "data", "input", reads=[], writes=[0])
+        storages = [(5, "parameter"), (3, "other")]
+        graph = rekindle.Graph("g", storages=storages, nodes=[inputs, node], outputs=[1])
+        self.assertEqual((graph.name, graph.storages, graph.outputs), ("g", storages, [1]))
+        found = graph.nodes[1]
+        self.assertEqual((found.name, found.op, found.phase), ("n", "op", "backward"))
+        self.assertEqual((found.reads, found.writes, found.updates), ([0], [1], [0]))
+        self.assertEqual((found.effect, found.workspace, found.flops), ("once", 7, None))
+        self.assertEqual(rekindle.Graph.from_json(graph.to_json()), graph)
+
+    def test_times_and_scratch_are_changed_in_a_copy(self) -> None:
+        graph = chain()
+        slower = graph.with_times([float(at) for at in range(len(graph))])
+        self.assertEqual(slower.time, sum(range(len(graph))))
+        self.assertEqual(slower.nodes[3].time, 3.0)
+        self.assertNotEqual(slower, graph)
+        self.assertEqual(slower.digest, graph.digest)
+        roomy = graph.with_workspace(1, 10**6)
+        self.assertEqual(roomy.nodes[1].workspace, 10**6)
+        self.assertGreater(roomy.peak, 10**6)
+        self.assertNotEqual(roomy.digest, graph.digest)
+        self.assertNotEqual(chain(LAYERS + 1).digest, graph.digest)
+
+    def test_what_is_no_graph_is_refused(self) -> None:
+        for call, word in [
+            (lambda: Node("n", "op", "sideways", reads=[], writes=[]), "sideways"),
+            (lambda: Node("n", "op", "input", reads=[], writes=[], effect="twice"), "twice"),
+            (lambda: rekindle.Graph("g", storages=[(1, "x")], nodes=[], outputs=[]), "a role"),
+            (lambda: rekindle.Graph("g", storages=[(1, "other")], nodes=[], outputs=[]), "s0"),
+            (lambda: chain().with_times([1.0]), "times"),
+            (lambda: chain().with_workspace(10**6, 1), "no node"),
+        ]:
+            with self.subTest(word), self.assertRaisesRegex(rekindle.InvalidInput, word):
+                call()
+
+
+class Budgets(unittest.TestCase):
+    def test_text_is_read_without_a_graph(self) -> None:
+        self.assertEqual(rekindle.parse_budget("3GiB"), 3 << 30)
+        self.assertEqual(rekindle.parse_budget("1.5 KiB", plain_peak=7), 1536)
+        self.assertEqual(rekindle.parse_budget("60%", 1001), 600)
+        with self.assertRaisesRegex(rekindle.InvalidInput, "60%.*plain_peak"):
+            rekindle.parse_budget("60%")
+
+    def test_every_kind_of_budget_gives_a_plan(self) -> None:
+        graph = chain()
+        half = graph.peak // 2
+        for budget in (half, f"{half}B", "50%", 0.5):
+            self.assertEqual(rekindle.plan(graph, budget, effort=1).budget, half)
+
+    def test_every_strategy_is_named_and_planned_with(self) -> None:
+        self.assertEqual(rekindle.strategies()[0][0], "search")
+        for strategy, about in rekindle.strategies():
+            self.assertNotEqual(about, "")
+            plan = rekindle.plan(chain(), 1.0, strategy=strategy)
+            self.assertEqual(rekindle.verify(chain(), plan), [])
 
 
 class Planning(unittest.TestCase):
     def test_a_plan_fits_and_is_valid_for_its_graph_only(self) -> None:
         graph = chain()
-        budget = rekindle.parse_budget("60%", graph)
+        budget = rekindle.parse_budget("60%", graph.peak)
         self.assertEqual(budget, graph.peak * 60 // 100)
         plan = _native.plan(graph, budget)
         self.assertLessEqual(plan.peak, budget)
@@ -66,6 +113,9 @@ class Planning(unittest.TestCase):
         self.assertEqual(again, len(runs) - len(set(runs)))
         self.assertGreater(again, 0)
         self.assertEqual(len(rekindle.rewrite(graph, plan)), len(runs) + 1)
+        by_role = plan.bytes_by_role(graph)
+        self.assertEqual(sum(size for _, size in by_role), plan.peak)
+        self.assertEqual(by_role[0][0], "activation")
 
     def test_text_gives_the_same_plan_back(self) -> None:
         graph = chain()
@@ -95,7 +145,7 @@ class Planning(unittest.TestCase):
         for call, word in [
             (lambda: rekindle.Graph.from_json("{}"), "format"),
             (lambda: rekindle.Plan.from_json("nothing"), "expected"),
-            (lambda: rekindle.parse_budget("12XB", graph), "unit"),
+            (lambda: rekindle.parse_budget("12XB"), "unit"),
             (lambda: _native.plan(graph, 100, strategy="luck"), "luck"),
             (lambda: _native.plan(graph, 100, effort=11), "between 0 and 10"),
         ]:

@@ -8,7 +8,7 @@ from tolerance import excess
 
 
 def rounded(exact: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
-    """`exact` with an error of a few units in the last place of float32, different for each seed."""
+    """`exact` with an error of a few units in the last place of float32, other for each seed."""
     generator = torch.Generator().manual_seed(seed)
     return {
         name: tensor

@@ -48,7 +48,8 @@ def excess(
             error = distance(ours[name], exact[name])
             if not error <= allowed:
                 lines.append(
-                    f"{name}: off by {error:.3g}, allowed {allowed:.3g}, norm {size(exact[name]):.3g}"
+                    f"{name}: off by {error:.3g}, allowed {allowed:.3g}, "
+                    f"norm {size(exact[name]):.3g}"
                 )
     return lines
 

@@ -20,14 +20,32 @@ const STAMP: &str = ".venv/requirements.stamp";
 /// Where the package is installed.
 const PACKAGE: &str = "target/python";
 
-/// Where wheels are built, and where the one of this checkout is tried.
+/// Where the source distribution and its wheel are built, and where that wheel is tried.
 const WHEELS: &str = "target/wheels";
 const WHEEL_TRIAL: &str = "target/wheels/trial";
-/// Imports the package, which must be the wheel's, with its native half.
-const TRIAL: &str = "import rekindle; assert 'trial' in rekindle.__file__, rekindle.__file__; \
-                     rekindle.parse_budget, rekindle.InfeasibleBudget";
+/// Imports the package, which must be the wheel's, with its native half and all that a page about
+/// it shows.
+const TRIAL: &str = "\
+import importlib.metadata, rekindle
+assert 'trial' in rekindle.__file__, rekindle.__file__
+assert rekindle.parse_budget('3GiB') == 3 << 30
+about = importlib.metadata.metadata('rekindle')
+for name in 'Summary Keywords Author Classifier Requires-Python License-Expression'.split():
+    assert about[name], f'the metadata have no {name}'
+assert about.get_payload().startswith('# Rekindle'), 'the metadata have no readme'
+assert len(about.get_all('License-File')) == 2, about.get_all('License-File')
+assert len(about.get_all('Project-URL')) >= 3, about.get_all('Project-URL')
+";
 
-/// Installs the package, checks its types, and runs every test under `python/tests`.
+/// What the formatter and the types are checked by, and the longest line that is allowed.
+const CHECKS: [&str; 4] = [
+    "-m ruff format --check python",
+    "-m ruff check --select E501 python",
+    "-m mypy",
+    "-m mypy.stubtest rekindle._native",
+];
+
+/// Installs the package, checks its format and types, and runs every test under `python/tests`.
 pub(crate) fn check(repo: &Repo) -> Result<()> {
     let python = interpreter(repo)?;
     let package = package(repo, &python)?;
@@ -37,8 +55,9 @@ pub(crate) fn check(repo: &Repo) -> Result<()> {
         command.args(words.split(' ')).env("PYTHONPATH", &package);
         command
     };
-    show(&mut run("-m mypy"))?;
-    show(&mut run("-m mypy.stubtest rekindle._native"))?;
+    for words in CHECKS {
+        show(&mut run(words))?;
+    }
     let mut tests = run("-m unittest discover --start-directory python/tests");
     show(tests.env("ENGINE_PEER", engine_peer(repo)?))
 }
@@ -59,23 +78,50 @@ pub(crate) fn package(repo: &Repo, python: &Path) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Builds a wheel as a packager would, and imports it from a folder that knows nothing of the
-/// checkout.
+/// Builds a source distribution, and a wheel from it in a folder that knows nothing of the
+/// checkout, as a packager would; then imports the wheel.
 fn wheel(repo: &Repo, python: &Path) -> Result<()> {
     let wheels = repo.path(WHEELS);
     if wheels.exists() {
         std::fs::remove_dir_all(&wheels)?;
     }
-    let build = "-m maturin build --quiet --release --locked --out";
     let mut command = repo.command(python);
-    show(command.args(build.split(' ')).arg(&wheels)).context("`maturin build` does not work")?;
-    let built = std::fs::read_dir(&wheels)?.next();
-    let built = built.context("`maturin build` has made no wheel")??.path();
+    command.args("-m maturin sdist --quiet --out".split(' '));
+    show(command.arg(&wheels)).context("`maturin sdist` does not work")?;
+    let source = only_file(&wheels, "tar.gz")?;
+    let build = "-m pip wheel --quiet --disable-pip-version-check --no-input --no-deps \
+        --no-build-isolation --no-index --wheel-dir .";
+    let mut command = repo.command(python);
+    command.args(build.split_whitespace()).arg(&source);
+    // What is compiled of other crates is compiled once for this and for the checkout.
+    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or("target".into());
+    command.env("CARGO_TARGET_DIR", repo.path(target));
+    command.env("PATH", with_maturin(python)?);
+    show(command.current_dir(&wheels)).context("no wheel can be built from the sdist")?;
+    let built = only_file(&wheels, "whl")?;
     let trial = repo.path(WHEEL_TRIAL);
     install(repo, python, &trial, &built, "--no-index").context("the wheel cannot be installed")?;
     let mut command = repo.command(python);
     command.args(["-c", TRIAL]).env("PYTHONPATH", &trial);
     show(command.current_dir(&wheels)).context("the wheel does not work")
+}
+
+/// The file in `folder` whose name has that ending.
+fn only_file(folder: &Path, ending: &str) -> Result<PathBuf> {
+    let files = std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path()));
+    let files = files.collect::<Result<Vec<_>>>()?;
+    let mut files = files.into_iter();
+    let found = files.find(|path| path.to_string_lossy().ends_with(ending));
+    found.with_context(|| format!("no .{ending} was made in {}", folder.display()))
+}
+
+/// `PATH` with the folder of the interpreter, where maturin is, also where its environment is not
+/// the active one.
+fn with_maturin(python: &Path) -> Result<std::ffi::OsString> {
+    let beside = python.parent().map(Path::to_path_buf).unwrap_or_default();
+    let known = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::iter::once(beside).chain(std::env::split_paths(&known));
+    Ok(std::env::join_paths(path)?)
 }
 
 /// Installs the package at `source` into an empty `folder`.
@@ -87,11 +133,7 @@ fn install(repo: &Repo, python: &Path, folder: &Path, source: &Path, option: &st
     let mut command = repo.command(python);
     command.args(install.split(' ')).arg(option).arg("--target");
     command.arg(folder).arg(source);
-    // Maturin is found beside the interpreter, also where its environment is not the active one.
-    let beside = python.parent().map(Path::to_path_buf).unwrap_or_default();
-    let known = std::env::var_os("PATH").unwrap_or_default();
-    let path = std::iter::once(beside).chain(std::env::split_paths(&known));
-    show(command.env("PATH", std::env::join_paths(path)?))
+    show(command.env("PATH", with_maturin(python)?))
 }
 
 /// Builds the engine's side of the comparisons, optimised, and gives its path.

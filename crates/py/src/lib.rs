@@ -1,8 +1,9 @@
 //! Rekindle for Python: the module `rekindle._native`.
 //!
-//! In: graphs and plans as `remat.graph/1` and `remat.plan/1` text; nodes and storages are named by
-//! their index. Out: the same, checked. Each function is one call into the crate that does the
-//! work; nothing is decided here. Errors are the classes of `python/rekindle/errors.py`.
+//! In: graphs, built node by node or read from `remat.graph/1`, and budgets. Out: plans of them, and
+//! what the checker says. Nodes and storages are named by their index. Each function is one call
+//! into the crate that does the work; nothing is decided here. Errors are the classes of
+//! `python/rekindle/errors.py`.
 //!
 //! While it plans, Python's lock is free: other threads run, Ctrl-C stops the planning
 //! (`watch.rs`).
@@ -30,9 +31,11 @@ mod _native {
     #[allow(non_upper_case_globals)] // Python's name for it.
     const __version__: &str = env!("CARGO_PKG_VERSION");
     #[pymodule_export]
-    use crate::graph::{Graph, parse_budget};
+    use crate::graph::{Graph, Node, parse_budget};
     #[pymodule_export]
-    use crate::plan::{Decision, Plan, plan, rewrite, smallest, strategies, verify};
+    use crate::plan::{
+        Decision, Plan, plan, rewrite, smallest, strategies, verify, verify_rewritten,
+    };
     #[pymodule_export]
     use crate::profile::write_profile;
 }

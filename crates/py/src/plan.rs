@@ -1,11 +1,12 @@
 //! The plan: made, read, written, taken apart, rewritten and checked.
 
 use pyo3::prelude::*;
-use rekindle_graph::{Bytes, Step, Timeline};
+use rekindle_graph::{Bytes, NodeId, Phase, Step, StorageId, Timeline};
 use rekindle_plan::{Choice, Effort, Options, PlanError, Planned, Status, Strategy};
+use rekindle_verify::{Audit, Origins, Violations};
 
 use crate::error::{invalid, no_plan};
-use crate::graph::{Graph, runs};
+use crate::graph::{Graph, ROLES, runs};
 use crate::watch::PythonWatch;
 
 /// A schedule of runs and frees on one graph.
@@ -110,6 +111,37 @@ impl Plan {
         let timeline = Timeline::new(&graph.graph, &self.plan.schedule);
         let timeline = timeline.map_err(|error| invalid(py, error))?;
         Ok(runs(&self.plan.schedule, &timeline))
+    }
+
+    /// What is live at the plan's peak, in bytes by role; the largest first.
+    fn bytes_by_role(&self, py: Python<'_>, graph: &Graph) -> PyResult<Vec<(&'static str, u64)>> {
+        let graph = &graph.graph;
+        let bytes = |s: StorageId| graph.storage(s).bytes.get();
+        let mut sums = [0; ROLES.len()];
+        let role = |s: StorageId| ROLES.iter().position(|r| r.1 == graph.storage(s).role);
+        let role = |s| role(s).expect("every role is listed");
+        let inputs = graph.nodes().iter().filter(|n| n.phase == Phase::Input);
+        inputs
+            .flat_map(|n| &n.writes)
+            .filter(|s| !self.plan.schedule.stored_at_start.contains(s))
+            .for_each(|&s| sums[role(s)] += bytes(s));
+        let mut highest = (Bytes::ZERO, sums, 0);
+        rekindle_graph::replay(graph, &self.plan.schedule, |moment| {
+            let claimed = moment.claimed.iter();
+            claimed.for_each(|&s| sums[role(s)] += bytes(s));
+            if moment.during > highest.0 {
+                highest = (moment.during, sums, moment.scratch.get());
+            }
+            if let Step::Free(s) = moment.step {
+                sums[role(s)] -= bytes(s);
+            }
+        })
+        .map_err(|error| invalid(py, error))?;
+        let names = ROLES.iter().map(|role| role.0).zip(highest.1);
+        let mut found: Vec<_> = names.chain([("scratch", highest.2)]).collect();
+        found.retain(|&(_, bytes)| bytes > 0);
+        found.sort_by_key(|&(_, bytes)| std::cmp::Reverse(bytes));
+        Ok(found)
     }
 
     fn __repr__(&self) -> String {
@@ -239,15 +271,39 @@ fn options(py: Python<'_>, strategy: &str, effort: Option<u8>) -> PyResult<Optio
 #[pyfunction]
 pub(crate) fn rewrite(py: Python<'_>, graph: &Graph, plan: &Plan) -> PyResult<Graph> {
     let rewritten = rekindle_rewrite::rewrite(&graph.graph, &plan.plan);
-    Ok(Graph::new(
-        rewritten.map_err(|error| invalid(py, error))?.graph,
-    ))
+    Graph::checked(py, rewritten.map(|rewritten| rewritten.graph))
 }
 
 /// Everything that is wrong with `plan` as a plan of `graph`, in words; nothing if it holds.
 #[pyfunction]
 pub(crate) fn verify(graph: &Graph, plan: &Plan) -> Vec<String> {
-    match rekindle_verify::verify(&graph.graph, &plan.plan) {
+    words(rekindle_verify::verify(&graph.graph, &plan.plan))
+}
+
+/// Likewise, with everything that is wrong with `rewritten` as a graph that runs the plan. Each of
+/// its nodes and storages stands for the one of `graph` that is named in the lists.
+#[pyfunction]
+pub(crate) fn verify_rewritten(
+    graph: &Graph,
+    plan: &Plan,
+    rewritten: &Graph,
+    nodes: Vec<u32>,
+    storages: Vec<u32>,
+) -> Vec<String> {
+    let nodes: Vec<NodeId> = nodes.into_iter().map(NodeId).collect();
+    let storages: Vec<StorageId> = storages.into_iter().map(StorageId).collect();
+    let origins = Origins {
+        nodes: &nodes,
+        storages: &storages,
+    };
+    let (graph, rewritten) = (&graph.graph, &rewritten.graph);
+    words(rekindle_verify::verify_rewritten(
+        graph, &plan.plan, rewritten, origins,
+    ))
+}
+
+fn words(judged: Result<Audit, Violations>) -> Vec<String> {
+    match judged {
         Ok(_) => Vec::new(),
         Err(violations) => violations.0.iter().map(ToString::to_string).collect(),
     }

@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 import rekindle
-from rekindle.module import session_of
-from rekindle.together import largest_share
+from rekindle.torch.module import session_of
+from rekindle.torch.session import State
+from rekindle.torch.several_graphs import largest_share
 
 
 QUICK = {"effort": 1, "profile": "roofline"}
@@ -81,7 +82,7 @@ class Together(unittest.TestCase):
                 self.assertTrue(torch.equal(ours, theirs))
         session = session_of(model)
         self.assertEqual(len(session.planned), 2)
-        self.assertFalse(session.is_undecided)
+        self.assertIs(session.state, State.RUNNING)
 
     def test_halves_that_are_captured_apart(self) -> None:
         """That there are two is seen when both have run: the first step is said to need more, the

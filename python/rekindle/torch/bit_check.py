@@ -12,24 +12,24 @@ from typing import Any
 import torch
 
 from rekindle.errors import CheckFailed
-from rekindle.execute import Boxed, as_boxed, boxed, to_module
-from rekindle.planning import Planned, plain_split
-from rekindle.randomness import same_draws
+from rekindle.torch.execute import Boxed, boxed
+from rekindle.torch.interfaces import mark_boxed
+from rekindle.torch.planning import PlannedGraph
+from rekindle.torch.randomness import same_draws
 
 
-class Check:
+class BitCheck:
     """The comparison of one plan with the plain step. Wraps the functions that run the plan's two
     modules.
     """
 
-    def __init__(self, planned: Planned) -> None:
-        root, split = planned.joint.module, plain_split(planned)
-        self.num_outputs = split.num_forward_outputs
+    def __init__(self, planned: PlannedGraph) -> None:
+        self.num_outputs = len(planned.joint.forward_outputs)
         self.num_tangents = len(planned.joint.tangents)
         self.forward_names = [str(value) for value in planned.joint.forward_outputs]
         self.gradient_names = [f"the gradient {value}" for value in planned.joint.gradients]
-        self.plain_forward: Boxed | None = boxed(to_module(root, split.forward, "PlainForward"))
-        self.plain_backward: Boxed | None = boxed(to_module(root, split.backward, "PlainBackward"))
+        self.plain_forward: Boxed | None = boxed(planned.plain.forward)
+        self.plain_backward: Boxed | None = boxed(planned.plain.backward)
         self.saved: list[Any] = []
 
     def forward(self, run: Boxed) -> Boxed:
@@ -45,7 +45,7 @@ class Check:
             _compare(self.forward_names, results[: self.num_outputs], expected[: self.num_outputs])
             return results
 
-        return as_boxed(call)
+        return mark_boxed(call)
 
     def backward(self, run: Boxed) -> Boxed:
         """Runs the backward; the first time, compares the gradients."""
@@ -61,7 +61,7 @@ class Check:
             _compare(self.gradient_names, results, expected)
             return results
 
-        return as_boxed(call)
+        return mark_boxed(call)
 
 
 def _compare(names: list[str], results: Any, expected: Any) -> None:
@@ -72,9 +72,9 @@ def _compare(names: list[str], results: Any, expected: Any) -> None:
     ]
     if different:
         raise CheckFailed(
-            f"{len(different)} of {len(names)} results differ from the plain step's, the first is {different[0]}: "
-            "an operation gives other bits when it runs again. On a GPU, torch.use_deterministic_algorithms(True) helps; "
-            "otherwise please report this"
+            f"{len(different)} of {len(names)} results differ from the plain step's, the first is "
+            f"{different[0]}: an operation gives other bits when it runs again. On a GPU, "
+            "torch.use_deterministic_algorithms(True) helps; otherwise please report this"
         )
 
 

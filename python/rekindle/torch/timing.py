@@ -19,19 +19,23 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import unset_fake_temporarily
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.flop_counter import flop_registry
 
-from rekindle.joint import Joint, tensors_of
-from rekindle.randomness import same_draws
+from rekindle.settings import TimeSource
+from rekindle.torch.interfaces import (
+    pytree,
+    storage_key,
+    storage_sizes,
+    without_fakes,
+    without_modes,
+)
+from rekindle.torch.joint import Joint, tensors_of
+from rekindle.torch.randomness import same_draws
 
-Profile = Literal["measure", "roofline"]
 RUNS = 3
 """Runs whose median is taken."""
 ENOUGH_SECONDS = 0.5
@@ -63,7 +67,7 @@ class Timing:
     """Operations that could not be run alone and have the cost model's time."""
 
 
-def time_nodes(joint: Joint, profile: Profile) -> Timing:
+def time_nodes(joint: Joint, profile: TimeSource) -> Timing:
     """The time of every computing node."""
     timing = Timing()
     known: dict[str, float] = {}
@@ -75,14 +79,13 @@ def time_nodes(joint: Joint, profile: Profile) -> Timing:
     return timing
 
 
-def _time(node: fx.Node, profile: Profile, timing: Timing) -> float:
+def _time(node: fx.Node, profile: TimeSource, timing: Timing) -> float:
     if profile == "measure":
         try:
             return _measure(node)
         except Exception as refusal:
-            timing.guessed.append(
-                f"{node.name} ({node.target}): {str(refusal).splitlines()[0] if str(refusal) else refusal!r}"
-            )
+            why = str(refusal).splitlines()[0] if str(refusal) else repr(refusal)
+            timing.guessed.append(f"{node.name} ({node.target}): {why}")
     return roofline(node)
 
 
@@ -104,7 +107,7 @@ def _signature(node: fx.Node) -> str:
 
 
 def _measure(node: fx.Node) -> float:
-    with _disable_current_modes(), unset_fake_temporarily(), torch.no_grad(), same_draws():
+    with without_modes(), without_fakes(), torch.no_grad(), same_draws():
         args, kwargs = pytree.tree_map_only(fx.Node, _made_up, (node.args, node.kwargs))
         device = next((t.device for t in tensors_of(node)), torch.device("cpu"))
         clock = _device_clock if device.type == "cuda" else _host_clock
@@ -146,9 +149,9 @@ def _made_up_tensor(like: torch.Tensor) -> torch.Tensor:
 def roofline(node: fx.Node) -> float:
     """The cost model's microseconds."""
     results = tensors_of(node)
-    moved = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in results}
+    moved = storage_sizes(results)
     for value in node.all_input_nodes:
-        moved.update((t.untyped_storage()._cdata, t.nbytes) for t in tensors_of(value))
+        moved.update((storage_key(t.untyped_storage()), t.nbytes) for t in tensors_of(value))
     rates = RATES.get(results[0].device.type if results else "cpu", RATES["cuda"])
     return rates.launch + max(
         sum(moved.values()) / rates.bytes, operations(node) / rates.operations

@@ -17,13 +17,8 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 import torch
-from torch._dynamo.exc import BackendCompilerFailed
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import _disable_current_modes
 
-from rekindle.capture import MOST_PLANS, Session
-from rekindle.environment import check_torch
 from rekindle.errors import (
     InvalidInput,
     NoGradients,
@@ -33,11 +28,19 @@ from rekindle.errors import (
     UnplannedPart,
     UnsupportedOption,
 )
-from rekindle.inductor import require_compiler
-from rekindle.options import check_module, check_optimizer
-from rekindle.outstanding import gradient_bytes, resident_bytes, storage_bytes
-from rekindle.planning import Budget, Settings, Strategy
-from rekindle.timing import Profile
+from rekindle.settings import Budget, Settings, TimeSource
+from rekindle.torch.environment import check_module, check_optimizer, check_torch
+from rekindle.torch.held import gradient_bytes, resident_bytes, storage_bytes
+from rekindle.torch.inductor import require_compiler
+from rekindle.torch.interfaces import (
+    METADATA,
+    BackendCompilerFailed,
+    dynamo_config,
+    has_backward_hook,
+    pytree,
+    without_modes,
+)
+from rekindle.torch.session import MOST_PLANS, Session
 
 PREFIX = "module."
 """What a `PlannedModule` would add to its module's names."""
@@ -51,8 +54,8 @@ def compile(
     module: torch.nn.Module,
     budget: Budget,
     *,
-    profile: Profile = "measure",
-    strategy: Strategy = "search",
+    profile: TimeSource = "measure",
+    strategy: str = "search",
     offload: bool = False,
     check: bool = False,
     optimizer: torch.optim.Optimizer | None = None,
@@ -69,16 +72,16 @@ def compile(
     not seen: let the module return its loss. Gradients that are there when a step begins count as
     well, and such a step has a plan of its own: to leave the room to activations, clear them first
     (`zero_grad(set_to_none=True)`). `profile`: `"measure"` runs every operation alone on the
-    device; `"roofline"` uses a cost model. `strategy`: `"search"`, or another name
-    of `rekindle plan --help`. `effort` (0 to 10) and `time_limit` (seconds) bound the planning. `check`: the first
-    step of each plan also runs without it, and every number must be the same, bit for bit. That
-    step needs the memory of both. `inductor`: Inductor compiles the plan's two modules. What is
-    saved between them is what the plan saves, and dropout draws what it draws in eager; but fused
-    operations round differently, so numbers are close to eager's and not equal, and inside each
-    module Inductor fuses and reorders, so the predicted peak is that of the schedule which it was
-    given, and the budget is not promised. The peak is measured in the first step of each plan, by
-    what the allocator hands out, and `report` tells it; above the budget there is an `OverBudget`
-    warning. `offload` is refused: plans keep or recompute.
+    device; `"roofline"` uses a cost model. `strategy`: one of
+    `rekindle.strategies()`. `effort` (0 to 10) and `time_limit` (seconds) bound the planning.
+    `check`: the first step of each plan also runs without it, and every number must be the same,
+    bit for bit. That step needs the memory of both. `inductor`: Inductor compiles the plan's two
+    modules. What is saved between them is what the plan saves, and dropout draws what it draws in
+    eager; but fused operations round differently, so numbers are close to eager's and not equal,
+    and inside each module Inductor fuses and reorders, so the predicted peak is that of the
+    schedule which it was given, and the budget is not promised. The peak is measured in the first
+    step of each plan, by what the allocator hands out, and `report` tells it; above the budget
+    there is an `OverBudget` warning. `offload` is refused: plans keep or recompute.
 
     Each call has a budget of its own: of a model with several planned parts, none counts what the
     others hold. Copies (`copy.deepcopy`, `pickle`, `torch.save`) have the same settings and make
@@ -90,23 +93,20 @@ def compile(
     _refuse_planned(module)
     if offload:
         raise UnsupportedOption(
-            "offload=True: plans recompute what does not fit, they do not move it to host memory; leave it out"
+            "offload=True: plans recompute what does not fit, they do not move it to host memory; "
+            "leave it out"
         )
     if inductor:
         require_compiler(part.device for part in module.parameters())
-    return PlannedModule(
-        module,
-        _session(
-            Settings(budget, profile, strategy, effort, time_limit), optimizer, check, inductor
-        ),
-    )
+    settings = Settings(budget, profile, strategy, effort, time_limit)
+    return PlannedModule(module, _session(settings, optimizer, check, inductor))
 
 
 def backend(
     budget: Budget,
     *,
-    profile: Profile = "measure",
-    strategy: Strategy = "search",
+    profile: TimeSource = "measure",
+    strategy: str = "search",
     check: bool = False,
     optimizer: torch.optim.Optimizer | None = None,
     inductor: bool = False,
@@ -126,9 +126,8 @@ def backend(
     that is returned here.
     """
     check_torch()
-    session = _session(
-        Settings(budget, profile, strategy, effort, time_limit), optimizer, check, inductor
-    )
+    settings = Settings(budget, profile, strategy, effort, time_limit)
+    session = _session(settings, optimizer, check, inductor)
     function = session.backend()
     _sessions[function] = session
     return function
@@ -140,7 +139,8 @@ def _session(
     check_optimizer(optimizer)
     if check and inductor:
         raise InvalidInput(
-            "check=True compares bits, and what Inductor compiles rounds differently: leave one of the two out"
+            "check=True compares bits, and what Inductor compiles rounds differently: leave one "
+            "of the two out"
         )
     return Session(settings, optimizer=optimizer, check=check, inductor=inductor)
 
@@ -151,7 +151,8 @@ def _refuse_planned(module: torch.nn.Module) -> None:
         if isinstance(part, PlannedModule):
             what = f"its part {name}" if name else "it"
             raise InvalidInput(
-                f"the module is to be planned, and {what} is planned already: give rekindle.compile the module that was compiled before"
+                f"the module is to be planned, and {what} is planned already: give "
+                "rekindle.compile the module that was compiled before"
             )
 
 
@@ -166,7 +167,8 @@ def sessions_of(model: Any) -> dict[str, Session]:
     if not found:
         raise RekindleError(
             "this model was not compiled by rekindle.compile, and neither was a part of it; "
-            "where torch.compile was given rekindle.backend(…), give the function that rekindle.backend gave"
+            "where torch.compile was given rekindle.backend(…), give the function that "
+            "rekindle.backend gave"
         )
     return found
 
@@ -195,11 +197,8 @@ class PlannedModule(torch.nn.Module):
     def _attach(self, session: Session) -> None:
         """Takes a session that has planned nothing yet."""
         _sessions[self] = session
-        session.resident = self._resident
-        session.collects = True
-        session.is_split = isinstance(self.module, DistributedDataParallel) or is_sharded(
-            self.module
-        )
+        is_parallel = isinstance(self.module, DistributedDataParallel)
+        session.attach(self._resident, is_split=is_parallel or is_sharded(self.module))
         vars(self)["_compiled"] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -216,16 +215,16 @@ class PlannedModule(torch.nn.Module):
         if not torch.is_grad_enabled():
             return self.module(*args, **kwargs)
         session = _sessions[self]
-        if session.is_undecided:
-            session.plan_together()
+        if session.plan_together():
             self._compiled.clear()
         waiting = session.begin(
             gradient_bytes([*self.module.parameters(), *pytree.tree_leaves((args, kwargs))])
         )
         if waiting:
             warnings.warn(
-                f"an earlier call of this model waits for its backward and holds {waiting} bytes, which the budget of this step does not "
-                "count: call backward after each forward, or let one module compute both",
+                f"an earlier call of this model waits for its backward and holds {waiting} bytes, "
+                "which the budget of this step does not count: call backward after each forward, "
+                "or let one module compute both",
                 OverBudget,
                 stacklevel=3,
             )
@@ -238,10 +237,10 @@ class PlannedModule(torch.nn.Module):
         try:
             # Without its guards on hooks, Dynamo would not see one that is added or taken away
             # after the first call.
-            with torch._dynamo.config.patch(
+            with dynamo_config.patch(
                 recompile_limit=2 * MOST_PLANS, skip_nnmodule_hook_guards=False
             ):
-                return self._compiled_for(_sessions[self].gradients)(*args, **kwargs)
+                return self._compiled_for(_sessions[self].call.gradients)(*args, **kwargs)
         except BackendCompilerFailed as failure:
             if isinstance(failure.inner_exception, RekindleError):
                 raise failure.inner_exception from None
@@ -256,41 +255,41 @@ class PlannedModule(torch.nn.Module):
 
     def _complain(self, session: Session) -> None:
         """Says what of the call was not planned."""
-        if not session.runs and session.ran_without_gradients:
+        call = session.call
+        if not call.runs and call.ran_without_gradients:
             raise NoGradients(
-                "nothing in this call needs a gradient, so there is no backward to plan for: let parameters or inputs require gradients, "
-                "or call the module under torch.no_grad()"
+                "nothing in this call needs a gradient, so there is no backward to plan for: let "
+                "parameters or inputs require gradients, or call the module under torch.no_grad()"
             )
-        if not session.runs:
+        if not call.runs:
             raise Unplanned("no part of this call ran by a plan: " + self._why_unplanned())
-        if session.breaks and not is_sharded(self.module):
+        if call.breaks and not is_sharded(self.module):
             warnings.warn(
-                f"the step is {len(session.runs)} graphs: each is planned, but what runs between them is not, and its memory is not counted. "
-                "The graphs end here: " + "; ".join(sorted(set(session.breaks))),
+                f"the step is {len(call.runs)} graphs: each is planned, but what runs between them "
+                "is not, and its memory is not counted. The graphs end here: "
+                + "; ".join(sorted(set(call.breaks))),
                 UnplannedPart,
                 stacklevel=3,
             )
 
     def _why_unplanned(self) -> str:
-        hooked = [
-            name
-            for name, part in self.module.named_modules()
-            if part._backward_hooks or part._backward_pre_hooks
-        ]
+        parts = self.module.named_modules()
+        hooked = [name for name, part in parts if has_backward_hook(part)]
         if hooked:
             return (
-                f"{hooked[0] or 'the module'} has a backward hook (register_full_backward_hook), with which torch.compile leaves the call to "
-                "eager; remove it, and hook a tensor (Tensor.register_hook) or a parameter instead"
+                f"{hooked[0] or 'the module'} has a backward hook (register_full_backward_hook), "
+                "with which torch.compile leaves the call to eager; remove it, and hook a tensor "
+                "(Tensor.register_hook) or a parameter instead"
             )
         return (
-            "is torch.compile disabled (TORCHDYNAMO_DISABLE, torch.compiler.disable), or is there a hook on a part of the model "
-            "with which torch.compile leaves the call to eager?"
+            "is torch.compile disabled (TORCHDYNAMO_DISABLE, torch.compiler.disable), or is there "
+            "a hook on a part of the model with which torch.compile leaves the call to eager?"
         )
 
     def _resident(self) -> tuple[int, int]:
         trained = [part for part in self.module.parameters() if part.requires_grad]
         # A graph is compiled in a mode whose tensors have no contents; these have.
-        with _disable_current_modes():
+        with without_modes():
             return resident_bytes(self.module), storage_bytes(trained)
 
     def __getattr__(self, name: str) -> Any:
@@ -343,13 +342,12 @@ class PlannedModule(torch.nn.Module):
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Takes a state under the module's own names."""
-        metadata = getattr(state_dict, "_metadata", None)
+        metadata = getattr(state_dict, METADATA, None)
         if metadata is not None:
             state_dict = OrderedDict(state_dict)
             # The versions of the parts, where those who load look for them.
-            state_dict._metadata = {
-                (PREFIX + name).rstrip("."): about for name, about in metadata.items()
-            }  # type: ignore[attr-defined]
+            renamed = {(PREFIX + name).rstrip("."): about for name, about in metadata.items()}
+            setattr(state_dict, METADATA, renamed)
         return super().load_state_dict(state_dict, *args, **kwargs)
 
 
@@ -360,7 +358,7 @@ def is_sharded(module: torch.nn.Module) -> bool:
 
 def _strip_prefix(_module: Any, state: dict[str, Any], prefix: str, _metadata: Any) -> None:
     _rename(state, prefix + PREFIX, prefix)
-    metadata = getattr(state, "_metadata", None)
+    metadata = getattr(state, METADATA, None)
     if metadata is not None:
         own = metadata.pop((prefix + PREFIX)[:-1])
         _rename(metadata, prefix + PREFIX, prefix)

@@ -13,9 +13,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from rekindle.joint import overwrites
-
-aten = torch.ops.aten
+from rekindle.torch.interfaces import BATCH_NORM, BATCH_NORM_AGAIN, is_operation, schema_of
+from rekindle.torch.joint import overwrites
 
 
 class Effect(Enum):
@@ -39,7 +38,7 @@ COLLECTIVES = {
 def effect_of(node: fx.Node) -> Effect:
     """Whether a node may run again. What is not known to be harmless runs once."""
     target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
+    if not is_operation(target):
         return Effect.ONCE
     if overwrites(node) or target.namespace in COLLECTIVES:
         return Effect.ONCE
@@ -60,8 +59,8 @@ def argument(node: fx.Node, name: str) -> Any:
     """The argument that the operation's schema calls `name`; its default if it is not given, None
     if there is none.
     """
-    assert isinstance(node.target, torch._ops.OpOverload)
-    for position, formal in enumerate(node.target._schema.arguments):
+    assert is_operation(node.target)
+    for position, formal in enumerate(schema_of(node.target).arguments):
         if formal.name == name:
             if position < len(node.args):
                 return node.args[position]
@@ -69,8 +68,7 @@ def argument(node: fx.Node, name: str) -> Any:
     return None
 
 
-BATCH_NORM = aten._native_batch_norm_legit_functional.default
-BATCH_NORM_BACKWARD = aten.native_batch_norm_backward.default
+BATCH_NORM_BACKWARD = torch.ops.aten.native_batch_norm_backward.default
 RUNNING_STATISTICS = (3, 4)
 """Where both take the running mean and variance."""
 
@@ -96,11 +94,7 @@ def again(node: fx.Node) -> tuple[Any, tuple[Any, ...], int | None]:
     """
     if node.target is BATCH_NORM and node.args[5]:
         source, weight, bias, _, _, training, momentum, epsilon = node.args
-        return (
-            aten._native_batch_norm_legit.no_stats,
-            (source, weight, bias, training, momentum, epsilon),
-            3,
-        )
+        return BATCH_NORM_AGAIN, (source, weight, bias, training, momentum, epsilon), 3
     return node.target, node.args, None
 
 

@@ -9,7 +9,8 @@ Views are found by storage: a node all of whose results share their storages wit
 computes nothing. Storages are numbered in the order in which they appear. Their sizes are those of
 the fake tensors, but for operations whose results lie in more than they need (`hidden_bytes`).
 
-Limits: shapes are numbers. A graph with symbolic sizes is refused.
+Limits: shapes are numbers, and tensors are plain blocks of them. A graph with symbolic sizes or
+with sparse tensors is refused.
 """
 
 from __future__ import annotations
@@ -21,9 +22,16 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from rekindle.errors import UnsupportedGraph
+from rekindle.torch.interfaces import (
+    attribute_of,
+    is_operation,
+    name_of,
+    pytree,
+    schema_of,
+    storage_key,
+)
 
 
 @dataclass(frozen=True, order=True)
@@ -35,11 +43,12 @@ class Storage:
 
 
 class Joint:
-    """A joint graph with its nodes told apart. Only `adopt` and `copies` change it once it is made."""
+    """A joint graph with its nodes told apart. Once made, only `adopt` and `copies` change it."""
 
     def __init__(
         self, module: fx.GraphModule, num_forward_outputs: int, static_inputs: Sequence[int]
     ) -> None:
+        _refuse_sizes_that_are_not_known(module.graph)
         self.module = module
         self.graph = module.graph
         self._storages: dict[int, Storage] = {}
@@ -56,7 +65,6 @@ class Joint:
         self.copies: list[fx.Node] = []
         """Nodes that were added to keep what the backward reads of an overwritten input."""
         self.overwritten, self.new_contents = self._find_overwritten(num_forward_outputs)
-        _refuse_symbols(self.graph)
         for node in self.graph.nodes:
             self._held[node] = self._find_storages(node)
 
@@ -80,7 +88,9 @@ class Joint:
         for position, tensor in enumerate(tensors_of(node)):
             block = tensor.untyped_storage()
             size = block.nbytes() + hidden_bytes(node, position)
-            storage = self._storages.setdefault(block._cdata, Storage(len(self._storages), size))
+            storage = self._storages.setdefault(
+                storage_key(block), Storage(len(self._storages), size)
+            )
             found[storage.index] = storage
         return tuple(found.values())
 
@@ -139,7 +149,7 @@ REDUCED_IN_PLACE = {"mse_loss", "smooth_l1_loss", "binary_cross_entropy", "soft_
 
 def hidden_bytes(node: fx.Node, position: int) -> int:
     """By how many bytes the storage of a result is larger than a fake tensor shows."""
-    name = node.target._opname if isinstance(node.target, torch._ops.OpOverload) else ""
+    name = name_of(node.target)
     result = tensors_of(node)[position]
     if name in REDUCED_IN_PLACE:
         shapes = [
@@ -169,13 +179,13 @@ def tensors_of(node: fx.Node) -> list[torch.Tensor]:
     value = node.meta.get("val")
     if node.op == "get_attr" and value is None:
         assert node.graph.owning_module is not None
-        value = fx.graph_module._get_attr(node.graph.owning_module, str(node.target))
+        value = attribute_of(node.graph.owning_module, str(node.target))
     return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def overwrites(node: fx.Node) -> bool:
     """Whether the operation changes one of its arguments."""
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+    return is_operation(node.target) and schema_of(node.target).is_mutable
 
 
 IDLE = {
@@ -189,21 +199,22 @@ IDLE = {
 
 def is_idle(node: fx.Node) -> bool:
     """Whether it is a check that tracing left behind."""
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._opname in IDLE
+    return name_of(node.target) in IDLE
 
 
-def _refuse_symbols(graph: fx.Graph) -> None:
+def _refuse_sizes_that_are_not_known(graph: fx.Graph) -> None:
     for node in graph.nodes:
         for leaf in pytree.tree_leaves(node.meta.get("val")):
-            if isinstance(leaf, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            is_tensor = isinstance(leaf, torch.Tensor)
+            sizes = tuple(leaf.shape) if is_tensor else (leaf,)
+            if any(isinstance(s, (torch.SymInt, torch.SymFloat, torch.SymBool)) for s in sizes):
                 raise UnsupportedGraph(
-                    f"{node.name} has a size that is known only when it runs ({leaf}); "
-                    "a plan needs numbers: compile with dynamic=False and mark no dimension as dynamic"
+                    f"{node.name} has a size that is known only when it runs ({leaf}); a plan "
+                    "needs numbers: compile with dynamic=False and mark no dimension as dynamic"
                 )
-            if isinstance(leaf, torch.Tensor) and any(
-                isinstance(size, torch.SymInt) for size in leaf.shape
-            ):
+            if is_tensor and leaf.layout is not torch.strided:
                 raise UnsupportedGraph(
-                    f"{node.name} has the symbolic shape {tuple(leaf.shape)}; "
-                    "a plan needs numbers: compile with dynamic=False and mark no dimension as dynamic"
+                    f"{node.name} gives a tensor whose layout is {leaf.layout}, and how many bytes "
+                    "it takes is known only when it runs; use dense tensors, and sparse=False in "
+                    "nn.Embedding"
                 )

@@ -10,19 +10,18 @@ parallel training.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from typing import TypeVar
 
 import torch.distributed as distributed
-from torch.utils._python_dispatch import _disable_current_modes
 
 from rekindle.errors import RanksDiffer, RekindleError
+from rekindle.torch.interfaces import without_modes
 
-Found = TypeVar("Found")
+Answer = TypeVar("Answer")
 
 
-def agree(graph: str, find: Callable[[], Found]) -> Found:
+def agree(digest: str, find: Callable[[], Answer]) -> Answer:
     """What `find` gives, on the first rank. It must survive being sent; an error of `find` is
     raised on every rank.
     """
@@ -31,14 +30,14 @@ def agree(graph: str, find: Callable[[], Found]) -> Found:
         or distributed.get_world_size() == 1
     ):
         return find()
-    refuse_different(graph)
-    sent: list[Found | RekindleError | None] = [None]
+    refuse_different(digest)
+    sent: list[Answer | RekindleError | None] = [None]
     if distributed.get_rank() == 0:
         try:
             sent = [find()]
         except RekindleError as error:
             sent = [error]
-    with _disable_current_modes():
+    with without_modes():
         distributed.broadcast_object_list(sent, src=0)
     (found,) = sent
     if isinstance(found, RekindleError):
@@ -47,15 +46,15 @@ def agree(graph: str, find: Callable[[], Found]) -> Found:
     return found
 
 
-def refuse_different(graph: str) -> None:
-    """Compares the graphs of all ranks."""
+def refuse_different(digest: str) -> None:
+    """Compares the graphs of all ranks by their digests."""
     digests: list[str | None] = [None] * distributed.get_world_size()
     # A graph is compiled in a mode whose tensors have no contents; what is sent needs some.
-    with _disable_current_modes():
-        distributed.all_gather_object(digests, hashlib.sha256(graph.encode()).hexdigest())
-    others = [str(rank) for rank, digest in enumerate(digests) if digest != digests[0]]
+    with without_modes():
+        distributed.all_gather_object(digests, digest)
+    others = [str(rank) for rank, other in enumerate(digests) if other != digests[0]]
     if others:
         raise RanksDiffer(
-            f"rank {', '.join(others)} would train another graph than rank 0, so one plan cannot serve both; "
-            "build the same model on every rank and give each a batch of the same shape"
+            f"rank {', '.join(others)} would train another graph than rank 0, so one plan cannot "
+            "serve both; build the same model on every rank and give each a batch of the same shape"
         )

@@ -1,6 +1,6 @@
-"""A joint graph → `remat.graph/1`, node for node.
+"""A joint graph → a graph to plan, node for node.
 
-In: a `Joint`. Out: a `Lowered`: the text of the graph, and which FX node each of its nodes is.
+In: a `Joint`. Out: a `Lowered`: the graph, and which FX node each of its nodes is.
 
 The order is the plain step's: what the forward outputs need, then a node for the moment between the
 passes (`loss`), then the rest. That node may run once, reads every forward output, overwrites the
@@ -19,26 +19,27 @@ the byte, but for states that are not saved after all.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import fx
 
-from rekindle.effects import Effect, effect_of, unread
-from rekindle.joint import Joint, Storage, tensors_of
+from rekindle._native import Graph, Node
+from rekindle.torch.effects import Effect, effect_of, unread
+from rekindle.torch.joint import Joint, Storage, tensors_of
 
 BOUNDARY = "loss"
 """The node between the passes: the module's outputs are there, and their gradients come back."""
+GENERATOR_STATES = "generator states"
+"""The bytes that a plan counts for drawing again."""
 
 
 @dataclass
 class Lowered:
     """The graph to plan, and its nodes' origins."""
 
-    text: str
-    """`remat.graph/1`."""
+    graph: Graph
+    """Without times."""
     nodes: list[fx.Node | None]
     """The FX node of each graph node; None for the boundary and for bytes that are held outside."""
     boundary: int
@@ -129,15 +130,13 @@ def generator_state_bytes(device: torch.device) -> int:
 
 
 class _Lowering:
-    """The lists of the file, as they grow."""
+    """The parts of the graph, as they grow."""
 
     def __init__(self, joint: Joint, name: str) -> None:
         self.joint = joint
         self.name = name
-        self.storages: list[dict[str, Any]] = [
-            {"bytes": s.bytes, "role": "other"} for s in joint.storages
-        ]
-        self.nodes: list[dict[str, Any]] = []
+        self.storages = [(storage.bytes, "other") for storage in joint.storages]
+        self.nodes: list[Node] = []
         self.origins: list[fx.Node | None] = []
         self.written: set[int] = set()
         self.token_of: dict[fx.Node, int] = {}
@@ -156,15 +155,15 @@ class _Lowering:
         for node in self.joint.computing():
             if node not in forward:
                 self.add_node(node, "backward", "gradient")
-        return Lowered(self.text(boundary), self.origins, boundary, self.token_of, self.state_bytes)
+        return Lowered(self.build(), self.origins, boundary, self.token_of, self.state_bytes)
 
-    def add(self, origin: fx.Node | None, **entry: Any) -> int:
-        self.nodes.append({"time_us": 0.0, **entry})
+    def add(self, origin: fx.Node | None, node: Node) -> int:
+        self.nodes.append(node)
         self.origins.append(origin)
         return len(self.nodes) - 1
 
     def new_storage(self, size: int, role: str) -> int:
-        self.storages.append({"bytes": size, "role": role})
+        self.storages.append((size, role))
         return len(self.storages) - 1
 
     def add_inputs(self, held: dict[str, int]) -> None:
@@ -176,20 +175,20 @@ class _Lowering:
         for what, size in held.items():
             self.add_held(what, size, "optimizer_state")
         if self.state_bytes:
-            self.add_held("generator states", self.state_bytes, "constant")
+            self.add_held(GENERATOR_STATES, self.state_bytes, "constant")
 
     def add_held(self, what: str, size: int, role: str) -> None:
         storage = self.new_storage(size, role)
-        self.add(None, name=what, op="held", phase="input", reads=[], writes=[storage])
+        self.add(None, Node(what, "held", "input", reads=[], writes=[storage]))
 
     def add_input(self, node: fx.Node, role: str) -> None:
         writes = [s.index for s in self.joint.held(node) if s.index not in self.written]
         self.mark(writes, role)
-        self.add(node, name=node.name, op=node.op, phase="input", reads=[], writes=writes)
+        self.add(node, Node(node.name, node.op, "input", reads=[], writes=writes))
 
     def mark(self, storages: list[int], role: str) -> None:
         for storage in storages:
-            self.storages[storage]["role"] = role
+            self.storages[storage] = self.storages[storage][0], role
             self.written.add(storage)
 
     def add_node(self, node: fx.Node, phase: str, role: str) -> None:
@@ -197,14 +196,12 @@ class _Lowering:
         writes = [s.index for s in self.joint.made(node)]
         self.mark(writes, role)
         effect = effect_of(node)
-        entry: dict[str, Any] = {"name": node.name, "op": str(node.target), "phase": phase}
-        if effect is Effect.ONCE:
-            entry["recompute"] = False
-        if effect is Effect.RANDOM:
-            entry["random"] = True
         if effect is not Effect.PURE:
             self.chain(node, effect, reads, writes)
-        self.add(node, **entry, reads=reads, writes=writes)
+        made = Node(
+            node.name, str(node.target), phase, reads=reads, writes=writes, effect=effect.value
+        )
+        self.add(node, made)
 
     def chain(self, node: fx.Node, effect: Effect, reads: list[int], writes: list[int]) -> None:
         """Makes the node read the token of the one before it of its kind, so that their order
@@ -220,22 +217,10 @@ class _Lowering:
 
     def keep_outputs(self) -> None:
         """What the forward hands out is in others' hands: it cannot be dropped and made again."""
-        for value in self.kept_outputs():
+        for value in kept_outputs(self.joint):
             for storage in self.joint.held(value):
-                if self.storages[storage.index]["role"] == "activation":
-                    self.storages[storage.index]["role"] = "constant"
-
-    def kept_outputs(self) -> list[fx.Node]:
-        """What the forward hands out, but for the new contents of inputs, which come first, are
-        copied and dropped.
-
-        A new content may be handed out as well, further behind: then it stays.
-        """
-        return [
-            v
-            for v in self.joint.forward_outputs[len(self.joint.new_contents) :]
-            if isinstance(v, fx.Node)
-        ]
+                if self.storages[storage.index][1] == "activation":
+                    self.storages[storage.index] = storage.bytes, "constant"
 
     def add_boundary(self) -> int:
         outputs = [value for value in self.joint.forward_outputs if isinstance(value, fx.Node)]
@@ -245,34 +230,39 @@ class _Lowering:
         tangents = _unique([s for value in self.joint.tangents for s in self.joint.held(value)])
         writes = [s for s in tangents if s not in self.written]
         self.mark(writes, "tangent")
-        entry = {"updates": updates} if updates else {}
-        return self.add(
-            None,
-            name=BOUNDARY,
-            op=BOUNDARY,
-            phase="backward",
-            recompute=False,
+        boundary = Node(
+            BOUNDARY,
+            BOUNDARY,
+            "backward",
             reads=reads,
             writes=writes,
-            **entry,
+            updates=updates,
+            effect=Effect.ONCE.value,
+        )
+        return self.add(None, boundary)
+
+    def build(self) -> Graph:
+        kept = kept_outputs(self.joint)
+        kept += [value for value in self.joint.gradients if isinstance(value, fx.Node)]
+        once = [at for at, node in enumerate(self.nodes) if node.effect == Effect.ONCE.value]
+        return Graph(
+            self.name,
+            storages=self.storages,
+            nodes=self.nodes,
+            outputs=_unique([s for value in kept for s in self.joint.held(value)]),
+            targets=once,
+            origin=f"PyTorch {torch.__version__}",
         )
 
-    def text(self, boundary: int) -> str:
-        kept = self.kept_outputs()
-        kept += [value for value in self.joint.gradients if isinstance(value, fx.Node)]
-        outputs = _unique([s for value in kept for s in self.joint.held(value)])
-        once = [number for number, node in enumerate(self.nodes) if node.get("recompute") is False]
-        return json.dumps(
-            {
-                "format": "remat.graph/1",
-                "name": self.name,
-                "origin": f"PyTorch {torch.__version__}",
-                "storages": self.storages,
-                "nodes": self.nodes,
-                "outputs": outputs,
-                "targets": sorted({*once, boundary}),
-            }
-        )
+
+def kept_outputs(joint: Joint) -> list[fx.Node]:
+    """What the forward hands out, but for the new contents of inputs, which come first, are copied
+    and dropped.
+
+    A new content may be handed out as well, further behind: then it stays.
+    """
+    handed_out = joint.forward_outputs[len(joint.new_contents) :]
+    return [value for value in handed_out if isinstance(value, fx.Node)]
 
 
 def device_of(node: fx.Node) -> torch.device:

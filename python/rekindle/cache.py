@@ -33,11 +33,10 @@ def folder() -> Path | None:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rekindle"
 
 
-def key_of(graph: str, about: Mapping[str, object]) -> str:
-    """The name under which a plan is kept."""
-    return hashlib.sha256(
-        json.dumps([graph, sorted(about.items())], default=str).encode()
-    ).hexdigest()
+def key_of(digest: str, about: Mapping[str, object]) -> str:
+    """The name under which the plan of a graph is kept."""
+    text = json.dumps([digest, sorted(about.items())], default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def load(key: str) -> tuple[str, str] | None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rekindle._native import Decision
-from rekindle.module import sessions_of
-from rekindle.planning import Planned
+from rekindle.torch.module import sessions_of
+from rekindle.torch.planning import PlannedGraph
 
 LISTED = 8
 """How many storages and decisions the text shows of each kind."""
@@ -54,8 +53,10 @@ class GraphReport:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.name}: peak {_mib(self.plain_peak)} → {_mib(self.peak)} of {_mib(self.budget)} allowed",
-            f"  recomputes {self.recomputed} operations, +{100 * self.overhead:.1f} % time{self._bound_text()}",
+            f"{self.name}: peak {_mib(self.plain_peak)} → {_mib(self.peak)} "
+            f"of {_mib(self.budget)} allowed",
+            f"  recomputes {self.recomputed} operations, +{100 * self.overhead:.1f} % time"
+            + self._bound_text(),
             f"  saves {_mib(self.saved)} for the backward; planned in {self.seconds:.1f} s"
             + (" (from disk)" if self.from_disk else ""),
             *self._measured_text(),
@@ -69,7 +70,8 @@ class GraphReport:
             lines += [f"    {'…':>12}  and {len(some) - LISTED} more"] if len(some) > LISTED else []
         if self.guessed:
             lines.append(
-                f"  {len(self.guessed)} operations could not be measured and have the cost model's time:"
+                f"  {len(self.guessed)} operations could not be measured and have the cost model's "
+                "time:"
             )
             lines += [f"    {text}" for text in self.guessed[:LISTED]]
         return "\n".join(lines)
@@ -78,13 +80,15 @@ class GraphReport:
         if self.measured_peak is None or self.measured_saved is None:
             return []
         return [
-            f"  as Inductor runs it: peak {_mib(self.measured_peak)}, scratch included; saves {_mib(self.measured_saved)}"
+            f"  as Inductor runs it: peak {_mib(self.measured_peak)}, scratch included; "
+            f"saves {_mib(self.measured_saved)}"
         ]
 
     def _bound_text(self) -> str:
         if self.bound is None or not self.plain_time:
             return ""
-        return f" (no plan under this budget adds less than {100 * max(self.bound / self.plain_time - 1, 0):.1f} %)"
+        least = 100 * max(self.bound / self.plain_time - 1, 0)
+        return f" (no plan under this budget adds less than {least:.1f} %)"
 
 
 @dataclass(frozen=True)
@@ -120,53 +124,30 @@ def report(model: Any) -> Report:
     )
 
 
-def graph_report(planned: Planned) -> GraphReport:
+def graph_report(planned: PlannedGraph) -> GraphReport:
     """The report of one planned graph."""
     steps = planned.plan.steps()
     runs = [number for kind, number in steps if kind == "run"]
     decisions = planned.plan.decisions(planned.graph)
+    live = planned.plan.bytes_by_role(planned.graph)
     return GraphReport(
         name=planned.graph.name,
         budget=planned.plan.budget,
-        plain_peak=planned.plain_peak,
+        plain_peak=planned.plain.peak,
         peak=planned.peak,
         time=planned.plan.time,
         plain_time=planned.graph.time,
         bound=planned.plan.bound,
         recomputed=len(runs) - len(set(runs)),
-        saved=planned.saved,
+        saved=planned.modules.saved_bytes,
         measured_peak=planned.measured_peak,
         measured_saved=planned.measured_saved,
         seconds=planned.seconds,
-        from_disk=planned.from_disk,
-        guessed=planned.guessed,
-        bytes_by_role=bytes_at_peak(planned),
+        from_disk=planned.decided.from_disk,
+        guessed=planned.decided.guessed,
+        bytes_by_role={role.replace("_", " "): size for role, size in live},
         decisions=sorted(decisions, key=lambda d: (-d.bytes, d.storage)),
     )
-
-
-def bytes_at_peak(planned: Planned) -> dict[str, int]:
-    """What is live at the highest moment of the plan, by role; the largest first."""
-    file = json.loads(planned.graph.to_json())
-    storages = file["storages"]
-    live = {s for node in file["nodes"] if node["phase"] == "input" for s in node["writes"]}
-    now = best = sum(storages[s]["bytes"] for s in live)
-    at_peak = set(live)
-    for kind, number in planned.plan.steps():
-        if kind == "free":
-            live.discard(number)
-            now -= storages[number]["bytes"]
-            continue
-        new = [s for s in file["nodes"][number]["writes"] if s not in live]
-        live.update(new)
-        now += sum(storages[s]["bytes"] for s in new)
-        if now > best:
-            best, at_peak = now, set(live)
-    sizes: dict[str, int] = {}
-    for storage in at_peak:
-        role = storages[storage]["role"].replace("_", " ")
-        sizes[role] = sizes.get(role, 0) + storages[storage]["bytes"]
-    return dict(sorted(((r, b) for r, b in sizes.items() if b), key=lambda entry: -entry[1]))
 
 
 def _mib(size: int) -> str:

@@ -10,7 +10,7 @@ the module's order, and a repeated draw starts from the saved state.
 
 What changes: fused operations round differently, so numbers are close to eager's and not equal to
 them. Inside a module Inductor fuses, moves and reuses, so the peak is not the predicted one; it is
-measured in the first step (`metering`).
+measured in the first step (`measure.Meter`).
 
 Limits: a module with an operation that overwrites its arguments is handed over as it is, and
 Inductor may refuse it.
@@ -25,14 +25,13 @@ from unittest import mock
 
 import torch
 from torch import fx
-from torch._guards import detect_fake_mode
-from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from rekindle.errors import CompilerMissing
-from rekindle.execute import Boxed
-from rekindle.joint import outputs_of
-from rekindle.randomness import draw, replay
+from rekindle.torch.execute import Boxed
+from rekindle.torch.interfaces import detect_fake_mode, inductor
+from rekindle.torch.joint import outputs_of
+from rekindle.torch.randomness import draw, replay
 
 SETTINGS = {"fallback_random": True, "reorder_for_peak_memory": False, "layout_optimization": False}
 """Draws are eager's, the order is the plan's, and no weight or activation is copied to another
@@ -42,28 +41,24 @@ layout, which no plan has room for.
 
 def require_compiler(devices: Iterable[torch.device]) -> None:
     """Refuses a device for which Inductor has nothing to compile with."""
-    from torch._inductor import config
-    from torch.utils._triton import has_triton
-
+    compilers = [name for name in inductor.config().cpp.cxx if name]
     for kind in sorted({device.type for device in devices}):
-        if kind == "cpu" and not any(shutil.which(name) for name in config.cpp.cxx if name):
-            names = " or ".join(name for name in config.cpp.cxx if name)
+        if kind == "cpu" and not any(shutil.which(name) for name in compilers):
             raise CompilerMissing(
-                f"inductor=True compiles C++ for the CPU, and there is no {names}: install a compiler (Debian: apt install g++), "
-                "name one in the environment variable CXX, or leave inductor=True out"
+                f"inductor=True compiles C++ for the CPU, and there is no {' or '.join(compilers)}:"
+                " install a compiler (Debian: apt install g++), name one in the environment "
+                "variable CXX, or leave inductor=True out"
             )
-        if kind == "cuda" and not has_triton():
+        if kind == "cuda" and not inductor.has_triton():
             raise CompilerMissing(
-                "inductor=True compiles for the GPU with Triton, which is not installed: pip install triton, or leave inductor=True out"
+                "inductor=True compiles for the GPU with Triton, which is not installed: "
+                "pip install triton, or leave inductor=True out"
             )
 
 
 def compile_half(module: fx.GraphModule, inputs: Sequence[Any], *, is_backward: bool) -> Boxed:
     """The module as Inductor runs it."""
-    from torch._inductor import config
-    from torch._inductor.compile_fx import compile_fx_inner
-
-    with config.patch(SETTINGS):
+    with inductor.config().patch(SETTINGS):
         parts = take_apart(module, inputs)
         output = parts.graph.output_node()
         output.meta["user_visible_output_idxs"] = [
@@ -71,18 +66,18 @@ def compile_half(module: fx.GraphModule, inputs: Sequence[Any], *, is_backward: 
             for position, value in enumerate(outputs_of(parts.graph))
             if isinstance(value, fx.Node)
         ]
-        compiled: Boxed = compile_fx_inner(parts, list(inputs), is_backward=is_backward)
+        compiled: Boxed = inductor.compile(parts, list(inputs), is_backward=is_backward)
     return compiled
 
 
 def take_apart(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModule:
     """The same module in the operations that Inductor knows how to fuse."""
-    from torch._inductor.decomposition import select_decomp_table
-
     fake_mode = detect_fake_mode(inputs)
     assert fake_mode is not None, "a module is compiled with tensors that have no contents"
     with fake_mode, torch.no_grad(), mock.patch.object(fake_mode, "allow_non_fake_inputs", True):
-        return make_fx(_WithStates(module).run, decomposition_table=select_decomp_table())(*inputs)
+        return make_fx(_WithStates(module).run, decomposition_table=inductor.decompositions())(
+            *inputs
+        )
 
 
 class _WithStates(fx.Interpreter):
@@ -90,7 +85,7 @@ class _WithStates(fx.Interpreter):
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if target is draw:
-            return run_and_save_rng_state(*args[1:], **kwargs)
+            return inductor.draw(*args[1:], **kwargs)
         if target is replay:
-            return run_with_rng_state(*args[1:], **kwargs)
+            return inductor.replay(*args[1:], **kwargs)
         return super().call_function(target, args, kwargs)

@@ -11,17 +11,11 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import fx
 
-from rekindle.inject import Half
+from rekindle.torch.interfaces import mark_boxed
 
 Boxed = Callable[[list[Any]], Any]
-
-
-def to_module(root: torch.nn.Module, half: Half, name: str) -> fx.GraphModule:
-    """The half as a module that takes its arguments one by one, as AOTAutograd wants to see it."""
-    return fx.GraphModule(root, half.graph, name)
 
 
 def boxed(module: fx.GraphModule) -> Boxed:
@@ -43,10 +37,4 @@ def boxed(module: fx.GraphModule) -> Boxed:
     def call(arguments: list[Any]) -> Any:
         return run(arguments)
 
-    return as_boxed(call)
-
-
-def as_boxed(call: Boxed) -> Boxed:
-    """Marks a function that empties the list that it is called with."""
-    call._boxed_call = True  # type: ignore[attr-defined]
-    return call
+    return mark_boxed(call)

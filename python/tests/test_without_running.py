@@ -10,10 +10,13 @@ import torch
 from test_compile import BATCH, Case, Layers, compiled
 
 import rekindle
-from rekindle import alone
-from rekindle.execute import boxed
+from rekindle.torch.capture import capture
+from rekindle.torch.execute import boxed
 
-NODE_COLUMNS = "rank,node_name,node_type,gtype,median_run_time_s,median_peak_mem_bytes,median_active_mem_bytes,device"
+NODE_COLUMNS = (
+    "rank,node_name,node_type,gtype,median_run_time_s,median_peak_mem_bytes,"
+    "median_active_mem_bytes,device"
+)
 
 
 class Profiles(Case):
@@ -80,14 +83,15 @@ class Batches(Case):
 class Tools(Case):
     def test_a_joint_graph_of_another_tool(self) -> None:
         model, x = Layers(dropout=0.0), torch.randn(BATCH, 32)
-        joint = alone.capture(model, x)
+        joint = capture(model, x)
         static = [at for at, node in enumerate(joint.primals) if node in joint.parameters]
         outputs = len(joint.forward_outputs)
-        planned = rekindle.plan(
+        planned = rekindle.torch.plan(
             joint.module, 0.6, num_forward_outputs=outputs, static_inputs=static, profile="roofline"
         )
         self.assertLessEqual(planned.peak, planned.plan.budget)
-        forward, backward = (boxed(module) for module in planned.modules())
+        modules = planned.modules
+        forward, backward = boxed(modules.forward), boxed(modules.backward)
         values = [x if node not in joint.parameters else None for node in joint.primals]
         parameters = iter(model.parameters())
         with torch.no_grad():

@@ -23,16 +23,16 @@ so that a step may stay below its budget.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rekindle import _native
 from rekindle.errors import InfeasibleBudget
-from rekindle.planning import Found, Settings, plan_graph
+from rekindle.planner import plan_with
+from rekindle.settings import Settings
+from rekindle.torch.planning import TimedPlan
 
-STEPS = 16
+SHARES = 16
 """Shares that are tried: finer ones change little, and each costs a plan of every graph."""
 QUICK = 0
 """The planner's effort while shares are tried: whether there is a plan is all that counts."""
@@ -46,33 +46,25 @@ def save_least(graph: _native.Graph, boundary: int) -> _native.Plan:
     """A plan that holds little between the passes: the smallest while as many bytes are in use
     there as the whole step needs.
     """
-    return _native.smallest(with_scratch(graph, boundary, graph.peak), effort=QUICK)
-
-
-def with_scratch(graph: _native.Graph, boundary: int, scratch: int) -> _native.Graph:
-    """The graph with so many bytes in use at its node between the passes."""
-    file = json.loads(graph.to_json())
-    file["nodes"][boundary]["workspace_bytes"] = scratch
-    return _native.Graph.from_json(json.dumps(file))
+    return _native.smallest(graph.with_workspace(boundary, graph.peak), effort=QUICK)
 
 
 class Part:
     """One graph of the step."""
 
     def __init__(self, graph: _native.Graph, boundary: int, input_gradients: int) -> None:
-        self.graph = with_scratch(graph, boundary, 0)
+        self.graph = graph.with_workspace(boundary, 0)
         self.boundary = boundary
-        file: dict[str, Any] = json.loads(self.graph.to_json())
-        sizes = [storage["bytes"] for storage in file["storages"]]
-        roles = [storage["role"] for storage in file["storages"]]
-        inputs = {s for node in file["nodes"] if node["phase"] == "input" for s in node["writes"]}
+        nodes = graph.nodes
+        sizes, roles = zip(*graph.storages, strict=True)
+        inputs = {s for node in nodes if node.phase == "input" for s in node.writes}
         self.base: int = sum(sizes[s] for s in inputs)
         """Bytes of its inputs and parameters."""
         self.parameters: int = sum(sizes[s] for s in inputs if roles[s] == "parameter")
         self.input_gradients = input_gradients
         """Bytes that its backward hands to the graphs before it."""
         handed_out: int = sum(
-            sizes[s] for s in set(file["outputs"]) - inputs if roles[s] == "gradient"
+            sizes[s] for s in set(graph.outputs) - inputs if roles[s] == "gradient"
         )
         self.gradients = max(handed_out - input_gradients, 0)
         """Bytes of its parameters' gradients."""
@@ -80,7 +72,7 @@ class Part:
             size for size, role in zip(sizes, roles, strict=True) if role == "tangent"
         )
         """Bytes that its backward is handed, and that its own peak counts."""
-        ran = [number for number, node in enumerate(file["nodes"]) if node["phase"] != "input"]
+        ran = [number for number, node in enumerate(nodes) if node.phase != "input"]
         self.plain_saved: int = self.graph.timeline()[ran.index(boundary)] - self.base
         """What lies there between its passes in the plain step, its inputs aside."""
         self.least_saved: int = min(
@@ -97,12 +89,11 @@ class Part:
         """The graph's own peak in a plan."""
         return max(plan.timeline(self.graph))
 
-    def plan(self, settings: Settings, room: int, share: float) -> Found:
+    def plan(self, settings: Settings, room: int, share: float) -> TimedPlan:
         """A plan in so many bytes that saves no more than the share."""
-        graph = with_scratch(
-            self.graph, self.boundary, max(room - self.base - self.saved(share), 0)
-        )
-        return Found(graph, plan_graph(graph, settings, room))
+        scratch = max(room - self.base - self.saved(share), 0)
+        graph = self.graph.with_workspace(self.boundary, scratch)
+        return TimedPlan(graph, plan_with(settings, graph, room))
 
     def saved(self, share: float) -> int:
         """The most that it may save, at a share of what it can."""
@@ -131,19 +122,19 @@ class Others:
         )
 
 
-def first_pass(part: Part, settings: Settings, others: Others) -> Found:
+def first_pass(part: Part, settings: Settings, others: Others) -> TimedPlan:
     """A plan while it is not known what comes behind: of those that fit, one that saves little.
 
     Where the budget is a share of a peak that is not known yet, or nothing fits, the plan whose
     peak and savings add up to least.
     """
-    budget = settings.bytes_without_share(part.graph)
+    budget = settings.bytes_without_share
     if budget is None:
         return use_least(part)
     room = max(budget - others.held(part), 0)
     quick = settings.with_effort(QUICK)
     too_small = largest_share(lambda share: not fits(part, quick, room, share))
-    share = 0.0 if too_small is None else too_small + 1 / STEPS
+    share = 0.0 if too_small is None else too_small + 1 / SHARES
     if share > 1.0:
         return use_least(part)
     return part.plan(quick, room, share)
@@ -158,29 +149,29 @@ def fits(part: Part, settings: Settings, room: int, share: float) -> bool:
     return True
 
 
-def use_least(part: Part) -> Found:
+def use_least(part: Part) -> TimedPlan:
     """Of a few plans, the one whose peak and savings add up to least."""
-    best: tuple[int, Found] | None = None
+    best: tuple[int, TimedPlan] | None = None
     for eighths in SCRATCHES:
-        roomy = with_scratch(part.graph, part.boundary, part.graph.peak * eighths // 8)
+        roomy = part.graph.with_workspace(part.boundary, part.graph.peak * eighths // 8)
         plan = _native.smallest(roomy, effort=QUICK)
         cost = part.peak_of(plan) + part.saved_by(plan)
         if best is None or cost < best[0]:
-            best = cost, Found(roomy, plan)
+            best = cost, TimedPlan(roomy, plan)
     assert best is not None
     return best[1]
 
 
 @dataclass(frozen=True)
-class Step:
-    """The graphs of one step, the order in which they run forward, and the bytes of all parameters."""
+class GraphsOfStep:
+    """The graphs of one step, the order in which they run forward, and all parameters' bytes."""
 
     parts: Sequence[Part]
     runs: Sequence[int]
     resident: int
 
     def held(self, share: float) -> list[int]:
-        """The most bytes that others hold while each part runs, at a share of what each can save."""
+        """The most bytes that others hold while each part runs, at a share of what all can save."""
         return self._held([part.saved(share) for part in self.parts])
 
     def _held(self, saved: Sequence[int]) -> list[int]:
@@ -212,7 +203,7 @@ class Step:
             held + part.graph.peak for held, part in zip(self.held(1.0), self.parts, strict=True)
         )
 
-    def plan(self, settings: Settings, budget: int) -> list[Found]:
+    def plan(self, settings: Settings, budget: int) -> list[TimedPlan]:
         """A plan for each part; together they need no more than `budget`."""
         share = largest_share(lambda share: self._fits(settings, budget, share))
         if share is None:
@@ -221,7 +212,7 @@ class Step:
             self._plan_part(number, settings, budget, share) for number in range(len(self.parts))
         ]
 
-    def _plan_part(self, number: int, settings: Settings, budget: int, share: float) -> Found:
+    def _plan_part(self, number: int, settings: Settings, budget: int, share: float) -> TimedPlan:
         return self.parts[number].plan(settings, max(budget - self.held(share)[number], 0), share)
 
     def _fits(self, settings: Settings, budget: int, share: float) -> bool:
@@ -247,7 +238,8 @@ class Step:
         return InfeasibleBudget(
             f"no plans for the {len(self.runs)} graphs of the step fit together in {budget} bytes\n"
             f"  smallest budget with known plans: {high} bytes\n"
-            f"  the tightest is graph {tightest}, while others hold {self.held(0.0)[tightest]} bytes",
+            f"  the tightest is graph {tightest}, while others hold "
+            f"{self.held(0.0)[tightest]} bytes",
             budget,
             high,
             max(floors),
@@ -259,11 +251,11 @@ def largest_share(fits: Callable[[float], bool]) -> float | None:
     """The largest share, in sixteenths, that fits; None if none does. What fits at a share fits
     below it.
     """
-    low, high = -1, STEPS + 1
+    low, high = -1, SHARES + 1
     while high - low > 1:
         middle = (low + high) // 2
-        if fits(middle / STEPS):
+        if fits(middle / SHARES):
             low = middle
         else:
             high = middle
-    return None if low < 0 else low / STEPS
+    return None if low < 0 else low / SHARES

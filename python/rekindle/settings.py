@@ -1,0 +1,88 @@
+"""What a user asks for, checked when it is given and not when the first step runs. Each error says
+what would do.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from rekindle import _native
+from rekindle.errors import InvalidInput
+
+Budget = int | float | str
+"""Bytes, a share of the plain step's peak, or text such as `"8GiB"` or `"60%"`."""
+TimeSource = Literal["measure", "roofline"]
+"""Where the times of operations are from: a clock, or a cost model."""
+TIME_SOURCES = ("measure", "roofline")
+HIGHEST_EFFORT = 10
+MOST_BYTES = 2**63
+"""No budget has as many."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a step is to be planned."""
+
+    budget: Budget
+    profile: TimeSource = "measure"
+    strategy: str = "search"
+    effort: int | None = None
+    time_limit: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_budget(self.budget)
+        _check_name("profile", self.profile, TIME_SOURCES)
+        _check_name("strategy", self.strategy, tuple(dict(_native.strategies())))
+        effort, limit = self.effort, self.time_limit
+        if effort is not None and (type(effort) is not int or not 0 <= effort <= HIGHEST_EFFORT):
+            raise InvalidInput(
+                f"effort is a whole number from 0 to {HIGHEST_EFFORT}, not {effort!r}"
+            )
+        if limit is not None and (type(limit) not in (int, float) or not 0.0 < limit < math.inf):
+            raise InvalidInput(
+                f"time_limit is a number of seconds above zero, not {limit!r}; "
+                "leave it out for no limit"
+            )
+
+    def with_effort(self, effort: int) -> Settings:
+        """The same with another effort."""
+        return replace(self, effort=effort)
+
+    def bytes_for(self, plain_peak: int) -> int:
+        """The budget in bytes, for a step whose plain peak is known."""
+        if isinstance(self.budget, str):
+            return _native.parse_budget(self.budget, plain_peak)
+        return int(self.budget * plain_peak) if isinstance(self.budget, float) else self.budget
+
+    @property
+    def bytes_without_share(self) -> int | None:
+        """The budget in bytes if it is the same for any step."""
+        is_share = isinstance(self.budget, float) or str(self.budget).strip().endswith("%")
+        return None if is_share else self.bytes_for(0)
+
+
+def _check_budget(budget: object) -> None:
+    """Refuses what is no amount of memory."""
+    if isinstance(budget, bool) or not isinstance(budget, (int, float, str)):
+        raise InvalidInput(
+            f'a budget is bytes, a share such as 0.6, or text such as "8GiB", not {budget!r}'
+        )
+    if isinstance(budget, float) and not 0.0 < budget <= 1.0:
+        raise InvalidInput(
+            f"a share of the plain peak is above 0 and at most 1, not {budget}; "
+            "bytes are whole numbers"
+        )
+    # A share of so high a peak tells which share it is.
+    size = _native.parse_budget(budget, MOST_BYTES - 1) if isinstance(budget, str) else budget
+    if isinstance(size, int) and not 0 < size < MOST_BYTES:
+        raise InvalidInput(
+            f"a budget of {budget!r} makes no sense: give a number of bytes above zero that a "
+            "machine can hold, or a share of at most 100%"
+        )
+
+
+def _check_name(what: str, given: object, names: tuple[str, ...]) -> None:
+    if given not in names:
+        raise InvalidInput(f"{what} is one of {', '.join(names)}, not {given!r}")

@@ -1,0 +1,28 @@
+"""Rekindle inside PyTorch: modules that train in a budget.
+
+The files are the stages, in the order of the data: `capture` (or a `session`, inside
+`torch.compile`), `joint`, `lower`, `timing`, `planning`, `inject`, `lower_back` (what was built,
+checked), `execute` or `inductor`. Every private interface of PyTorch is in `interfaces`.
+"""
+
+from rekindle.torch.largest_batch import LargestBatch, max_batch
+from rekindle.torch.measure import measure_peak
+from rekindle.torch.module import PlannedModule, backend, compile
+from rekindle.torch.planning import PlannedGraph, plan
+from rekindle.torch.reporting import Report, report
+from rekindle.torch.step_profile import StepProfile, profile
+
+__all__ = [
+    "LargestBatch",
+    "PlannedGraph",
+    "PlannedModule",
+    "Report",
+    "StepProfile",
+    "backend",
+    "compile",
+    "max_batch",
+    "measure_peak",
+    "plan",
+    "profile",
+    "report",
+]

@@ -1,0 +1,65 @@
+"""A model's joint graph without running the model.
+
+The capture is that of `rekindle.compile`, ended as soon as the joint graph is there: no operation
+of the model has run by then, so a step that does not fit in memory can be captured all the same.
+
+Limits: the model must be one graph. A graph break is an error that names its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from rekindle.errors import RekindleError, UnsupportedGraph
+from rekindle.torch.interfaces import BackendCompilerFailed, aot_autograd, reset_dynamo
+from rekindle.torch.joint import Joint
+
+Batch = torch.Tensor | Sequence[Any] | Mapping[str, Any]
+"""A model's arguments: one, several in order, or several by name."""
+
+
+class _Captured(Exception):
+    def __init__(self, joint: Joint) -> None:
+        super().__init__("captured")
+        self.joint = joint
+
+
+def capture(model: torch.nn.Module, inputs: Batch) -> Joint:
+    """The joint graph of one training step of `model`, which must return its loss."""
+
+    def stop(module: fx.GraphModule, _: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
+        static = options.get("static_lifetime_input_indices") or ()
+        raise _Captured(Joint(module, num_fwd_outputs, static))
+
+    def never(_module: fx.GraphModule, _inputs: list[Any]) -> Callable[..., Any]:
+        raise UnsupportedGraph(
+            "nothing in this call needs a gradient, so there is no training step in it"
+        )
+
+    backend = aot_autograd(
+        fw_compiler=never, bw_compiler=never, inference_compiler=never, partition_fn=stop
+    )
+    args, kwargs = arguments_of(inputs)
+    reset_dynamo()
+    try:
+        torch.compile(model, backend=backend, dynamic=False, fullgraph=True)(*args, **kwargs)
+    except BackendCompilerFailed as failure:
+        if isinstance(failure.inner_exception, _Captured):
+            return failure.inner_exception.joint
+        if isinstance(failure.inner_exception, RekindleError):
+            raise failure.inner_exception from None
+        raise
+    finally:
+        reset_dynamo()
+    raise UnsupportedGraph("the model ran without being captured: is torch.compile disabled?")
+
+
+def arguments_of(inputs: Batch) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments by position and by name."""
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    return ((inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)), {}

@@ -1,0 +1,245 @@
+"""Every private interface of PyTorch that Rekindle builds on. No other file of the package has one.
+
+`NEEDED` and `NEEDED_FOR_INDUCTOR` say what is needed and where it is looked for. A PyTorch that
+lacks some of it is refused when this file is loaded, with all the names: a new version that moved
+something is repaired here, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable
+from typing import Any, TypeGuard
+
+import torch
+
+from rekindle.errors import UnsupportedTorch
+
+Interface = tuple[str, str]
+"""A name, and the module, class or value that has it."""
+
+NEEDED: tuple[Interface, ...] = (
+    ("aot_autograd", "torch._dynamo.backends.common"),
+    ("BackendCompilerFailed", "torch._dynamo.exc"),
+    ("counters", "torch._dynamo.utils"),
+    ("reset", "torch._dynamo"),
+    ("recompile_limit", "torch._dynamo.config"),
+    ("skip_nnmodule_hook_guards", "torch._dynamo.config"),
+    ("activation_memory_budget", "torch._functorch.config"),
+    ("detect_fake_mode", "torch._guards"),
+    ("OpOverload", "torch._ops"),
+    ("unset_fake_temporarily", "torch._subclasses.fake_tensor"),
+    ("tree_leaves", "torch.utils._pytree"),
+    ("tree_map_only", "torch.utils._pytree"),
+    ("TorchDispatchMode", "torch.utils._python_dispatch"),
+    ("_disable_current_modes", "torch.utils._python_dispatch"),
+    ("_get_attr", "torch.fx.graph_module"),
+    ("_get_current_graph_task_keep_graph", "torch._C._autograd"),
+    ("_profiler_enabled", "torch._C._autograd"),
+    ("_cdata", "torch.UntypedStorage"),
+    ("_backward_hooks", "torch.nn.Module"),
+    ("_backward_pre_hooks", "torch.nn.Module"),
+    ("_opname", "torch.ops.aten.clone.default"),
+    ("_schema", "torch.ops.aten.clone.default"),
+    ("_native_batch_norm_legit_functional", "torch.ops.aten"),
+    ("_native_batch_norm_legit", "torch.ops.aten"),
+)
+NEEDED_FOR_INDUCTOR: tuple[Interface, ...] = (
+    ("patch", "torch._inductor.config"),
+    ("cpp", "torch._inductor.config"),
+    ("compile_fx_inner", "torch._inductor.compile_fx"),
+    ("select_decomp_table", "torch._inductor.decomposition"),
+    ("run_and_save_rng_state", "torch._prims.rng_prims"),
+    ("run_with_rng_state", "torch._prims.rng_prims"),
+    ("has_triton", "torch.utils._triton"),
+)
+"""Looked for when it is first used: Inductor takes seconds to load."""
+
+
+def missing(needed: Iterable[Interface]) -> list[str]:
+    """What this PyTorch lacks, with where it was looked for."""
+    return [f"{where}.{what}" for what, where in needed if not _has(where, what)]
+
+
+def _has(where: str, what: str) -> bool:
+    try:
+        owner = _find(where)
+    except (ImportError, AttributeError):
+        return False
+    return hasattr(owner, what) or what in getattr(owner, "__annotations__", ())
+
+
+def _find(where: str) -> Any:
+    """The module of that name, or what a module has under it."""
+    try:
+        return importlib.import_module(where)
+    except ModuleNotFoundError:
+        parent, _, name = where.rpartition(".")
+        if not parent:
+            raise
+        return getattr(_find(parent), name)
+
+
+def require(needed: Iterable[Interface]) -> None:
+    """Refuses a PyTorch that lacks something, and says all that it lacks."""
+    names = missing(needed)
+    if names:
+        raise UnsupportedTorch(
+            f"PyTorch {torch.__version__} lacks what Rekindle builds on: {', '.join(names)}; "
+            "use a version of PyTorch that Rekindle knows, or a newer Rekindle"
+        )
+
+
+require(NEEDED)
+
+from torch._dynamo import config as dynamo_config  # noqa: E402 (what is lacking is said first)
+from torch._dynamo import reset as reset_dynamo  # noqa: E402
+from torch._dynamo.backends.common import aot_autograd  # noqa: E402
+from torch._dynamo.exc import BackendCompilerFailed  # noqa: E402
+from torch._dynamo.utils import counters  # noqa: E402
+from torch._functorch import config as functorch_config  # noqa: E402
+from torch._guards import detect_fake_mode  # noqa: E402
+from torch._ops import OpOverload  # noqa: E402
+from torch._subclasses.fake_tensor import unset_fake_temporarily as without_fakes  # noqa: E402
+from torch.fx.graph_module import _get_attr as attribute_of  # noqa: E402
+from torch.utils import _pytree as pytree  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from torch.utils._python_dispatch import _disable_current_modes as without_modes  # noqa: E402
+
+__all__ = [
+    "BATCH_NORM",
+    "BATCH_NORM_AGAIN",
+    "BackendCompilerFailed",
+    "METADATA",
+    "NEEDED",
+    "NEEDED_FOR_INDUCTOR",
+    "TorchDispatchMode",
+    "aot_autograd",
+    "attribute_of",
+    "detect_fake_mode",
+    "dynamo_config",
+    "functorch_config",
+    "graph_breaks",
+    "has_backward_hook",
+    "inductor",
+    "is_operation",
+    "is_profiled",
+    "keeps_graph",
+    "mark_boxed",
+    "missing",
+    "name_of",
+    "pytree",
+    "require",
+    "reset_dynamo",
+    "schema_of",
+    "storage_key",
+    "storage_sizes",
+    "without_fakes",
+    "without_modes",
+]
+
+METADATA = "_metadata"
+"""Under this name a state dict carries the versions of the modules in it."""
+BATCH_NORM: Any = torch.ops.aten._native_batch_norm_legit_functional.default
+"""The batch norm of a captured forward: the new running statistics are results."""
+BATCH_NORM_AGAIN: Any = torch.ops.aten._native_batch_norm_legit.no_stats
+"""The same without running statistics."""
+
+
+def graph_breaks() -> dict[str, int]:
+    """Why graphs have ended so far, and how often for each reason."""
+    return dict(counters["graph_break"])
+
+
+def storage_key(storage: torch.UntypedStorage) -> int:
+    """Equal for storages that are the same block."""
+    return int(storage._cdata)
+
+
+def storage_sizes(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
+    """The bytes of each storage that some tensors lie in."""
+    storages = [tensor.untyped_storage() for tensor in tensors]
+    return {storage_key(storage): storage.nbytes() for storage in storages}
+
+
+def is_operation(target: object) -> TypeGuard[OpOverload]:
+    """Whether an FX node calls an operation of PyTorch's."""
+    return isinstance(target, OpOverload)
+
+
+def name_of(target: object) -> str:
+    """What an operation is called, without its namespace and overload; empty for anything else."""
+    return str(target._opname) if is_operation(target) else ""
+
+
+def schema_of(target: OpOverload) -> Any:
+    """The arguments of an operation, with their names and defaults."""
+    return target._schema
+
+
+def mark_boxed(call: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    """Tells AOTAutograd that a function takes one list, and empties it."""
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
+
+
+def keeps_graph() -> bool:
+    """Whether the backward that runs now keeps its graph for another."""
+    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
+
+
+def is_profiled() -> bool:
+    """Whether a profiler runs; there can be one at a time."""
+    return bool(torch._C._autograd._profiler_enabled())
+
+
+def has_backward_hook(module: torch.nn.Module) -> bool:
+    """Whether a module has a hook with which Dynamo leaves a call to eager."""
+    return bool(module._backward_hooks or module._backward_pre_hooks)
+
+
+class inductor:  # noqa: N801 (a namespace, read as one)
+    """What `inductor=True` needs."""
+
+    @staticmethod
+    def config() -> Any:
+        """Inductor's settings."""
+        require(NEEDED_FOR_INDUCTOR)
+        from torch._inductor import config
+
+        return config
+
+    @staticmethod
+    def has_triton() -> bool:
+        """Whether there is a compiler for GPUs."""
+        from torch.utils._triton import has_triton
+
+        return bool(has_triton())
+
+    @staticmethod
+    def compile(module: Any, inputs: list[Any], *, is_backward: bool) -> Any:
+        """A module of decomposed operations as a function of one list."""
+        from torch._inductor.compile_fx import compile_fx_inner
+
+        return compile_fx_inner(module, inputs, is_backward=is_backward)
+
+    @staticmethod
+    def decompositions() -> Any:
+        """How operations are taken apart into those that Inductor fuses."""
+        from torch._inductor.decomposition import select_decomp_table
+
+        return select_decomp_table()
+
+    @staticmethod
+    def draw(*call: Any, **kwargs: Any) -> Any:
+        """`randomness.draw` in the form that Inductor knows."""
+        from torch._prims.rng_prims import run_and_save_rng_state
+
+        return run_and_save_rng_state(*call, **kwargs)
+
+    @staticmethod
+    def replay(*call: Any, **kwargs: Any) -> Any:
+        """`randomness.replay` in the form that Inductor knows."""
+        from torch._prims.rng_prims import run_with_rng_state
+
+        return run_with_rng_state(*call, **kwargs)

@@ -1,0 +1,254 @@
+"""A joint graph and a budget → a checked plan and the two modules that run it.
+
+The stages in their order: lower, look for the plan among those of earlier runs, time the nodes,
+plan, check, inject, check what was built. A plan from disk passes the same checks as a new one; one
+that fails them is made anew.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import fx
+
+from rekindle import _native, cache
+from rekindle.errors import InvalidInput, RekindleError
+from rekindle.planner import plan_with
+from rekindle.settings import Budget, Settings, TimeSource
+from rekindle.torch.inject import inject
+from rekindle.torch.joint import Joint
+from rekindle.torch.lower import Lowered, lower
+from rekindle.torch.lower_back import Modules, check_modules
+from rekindle.torch.ranks import agree
+from rekindle.torch.timing import time_nodes
+
+
+@dataclass
+class TimedPlan:
+    """A timed graph and its plan. Sent to another process it is text, and loses its bound."""
+
+    graph: _native.Graph
+    plan: _native.Plan
+    from_disk: bool = False
+    guessed: list[str] = field(default_factory=list)
+    """Operations whose times are the cost model's although measuring was asked for."""
+
+    def __getstate__(self) -> tuple[str, str, bool, list[str]]:
+        return self.graph.to_json(), self.plan.to_json(), self.from_disk, self.guessed
+
+    def __setstate__(self, state: tuple[str, str, bool, list[str]]) -> None:
+        graph, plan, self.from_disk, self.guessed = state
+        self.graph, self.plan = _native.Graph.from_json(graph), _native.Plan.from_json(plan)
+
+
+@dataclass
+class PlannedGraph:
+    """A joint graph with its plan, the modules that run it, and how they were come by."""
+
+    joint: Joint
+    lowered: Lowered
+    decided: TimedPlan
+    modules: Modules
+    plain: Modules
+    """Those of the step without a plan: every node once, in the graph's own order."""
+    seconds: float
+    """Spent on timing and planning."""
+    measured_peak: int | None = None
+    """Where Inductor runs the modules: the peak of the first step."""
+    measured_saved: int | None = None
+    """Likewise, what the forward handed to the backward."""
+
+    @property
+    def graph(self) -> _native.Graph:
+        """With the times that were planned with."""
+        return self.decided.graph
+
+    @property
+    def plan(self) -> _native.Plan:
+        """What the modules run."""
+        return self.decided.plan
+
+    @property
+    def peak(self) -> int:
+        """The predicted peak of the step, in bytes."""
+        return self.modules.peak
+
+
+def plan(
+    joint_graph: fx.GraphModule,
+    budget: Budget,
+    *,
+    num_forward_outputs: int,
+    static_inputs: Sequence[int] = (),
+    profile: TimeSource = "measure",
+    strategy: str = "search",
+    effort: int | None = None,
+    time_limit: float | None = None,
+) -> PlannedGraph:
+    """Plans a joint graph that another tool has captured; `modules` are its forward and backward.
+
+    The graph is as AOTAutograd gives it to a `partition_fn`: functional, tangents are the
+    placeholders called `tangents_…`, a fake tensor in each `meta["val"]`. `static_inputs` are the
+    positions of parameters and buffers.
+    """
+    settings = Settings(budget, profile, strategy, effort, time_limit)
+    _check_joint_graph(joint_graph, num_forward_outputs)
+    return plan_joint(Joint(joint_graph, num_forward_outputs, static_inputs), settings)
+
+
+def _check_joint_graph(module: object, num_forward_outputs: int) -> None:
+    """Refuses what is no joint graph."""
+    if not isinstance(module, fx.GraphModule):
+        raise InvalidInput(
+            f"a joint graph is a torch.fx.GraphModule, not a {type(module).__name__}"
+        )
+    outputs = module.graph.output_node().args[0]
+    if not isinstance(outputs, (list, tuple)):
+        raise InvalidInput(
+            "the graph gives one value: a joint graph gives a tuple, the forward's outputs and "
+            "then the gradients"
+        )
+    if not 0 < num_forward_outputs <= len(outputs):
+        raise InvalidInput(
+            f"the graph gives {len(outputs)} values, of which {num_forward_outputs} cannot be the "
+            "forward's outputs"
+        )
+    placeholders = module.graph.find_nodes(op="placeholder")
+    if not any(node.name.startswith("tangents") for node in placeholders):
+        raise InvalidInput(
+            "no placeholder of the graph is called tangents_…: it is not a joint graph, whose "
+            "backward begins at these"
+        )
+    unknown = [node.name for node in placeholders if "val" not in node.meta]
+    if unknown:
+        raise InvalidInput(
+            f'{unknown[0]} has no fake tensor in its meta["val"], so its size is not known: trace '
+            "the graph with fake tensors"
+        )
+
+
+Decide = Callable[[_native.Graph, int], TimedPlan]
+"""A timed graph and its node between the passes → the graph as it was planned, and its plan."""
+
+
+def plan_joint(
+    joint: Joint,
+    settings: Settings,
+    held: dict[str, int] | None = None,
+    name: str = "step",
+    *,
+    decide: Decide | None = None,
+    given: TimedPlan | None = None,
+) -> PlannedGraph:
+    """Plans a step and builds its modules. `held` names bytes that others keep in memory for the
+    whole step.
+
+    `decide` takes the place of the planner's call; a plan that is `given` is used as it is.
+    """
+    begin = time.perf_counter()
+    lowered = lower(joint, name, held)
+    decided = given or agree(
+        lowered.graph.digest, lambda: _decide(joint, lowered, settings, decide)
+    )
+    modules = build(joint, lowered, decided.graph, decided.plan)
+    seconds = time.perf_counter() - begin
+    plain = _native.plan(decided.graph, decided.graph.peak)
+    return PlannedGraph(
+        joint, lowered, decided, modules, build(joint, lowered, decided.graph, plain), seconds
+    )
+
+
+def build(joint: Joint, lowered: Lowered, graph: _native.Graph, plan: _native.Plan) -> Modules:
+    """The modules of a plan, checked."""
+    modules = check_modules(joint, lowered, graph, plan, inject(joint, lowered, plan.steps()))
+    if modules.peak > plan.peak:
+        raise RekindleError(
+            f"the modules need {modules.peak} bytes, the plan promised {plan.peak}; "
+            "please report this"
+        )
+    return modules
+
+
+def _decide(joint: Joint, lowered: Lowered, settings: Settings, decide: Decide | None) -> TimedPlan:
+    """The plan of an earlier run, or a new one."""
+    if decide is not None:
+        graph, guessed = timed(joint, lowered, settings)
+        decided = decide(graph, lowered.boundary)
+        decided.guessed = guessed
+        return decided
+    key = cache.key_of(lowered.graph.digest, _about(joint, lowered, settings))
+    stored = _from_disk(key, lowered, settings)
+    if stored is not None:
+        return stored
+    graph, guessed = timed(joint, lowered, settings)
+    plan = plan_with(settings, graph, settings.bytes_for(graph.peak))
+    cache.store(key, graph.to_json(), plan.to_json())
+    return TimedPlan(graph, plan, guessed=guessed)
+
+
+def timed(joint: Joint, lowered: Lowered, settings: Settings) -> tuple[_native.Graph, list[str]]:
+    """The graph with the time of every node, and the operations whose times had to be the cost
+    model's.
+    """
+    timing = time_nodes(joint, settings.profile)
+    known = timing.microseconds
+    times = [known.get(node, 0.0) if node is not None else 0.0 for node in lowered.nodes]
+    return lowered.graph.with_times(times), timing.guessed
+
+
+def _about(joint: Joint, lowered: Lowered, settings: Settings) -> dict[str, object]:
+    """Everything but the graph that a plan depends on, and what its graph is called."""
+    tensors = [node.meta.get("val") for node in joint.primals]
+    devices = {_device_name(t.device) for t in tensors if isinstance(t, torch.Tensor)}
+    return {
+        **vars(settings),
+        "name": lowered.graph.name,
+        "torch": torch.__version__,
+        "rekindle": _version(),
+        "threads": torch.get_num_threads(),
+        "devices": sorted(devices),
+    }
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("rekindle")
+    except importlib.metadata.PackageNotFoundError:
+        return "source"
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+
+
+def _from_disk(key: str, lowered: Lowered, settings: Settings) -> TimedPlan | None:
+    """The plan of an earlier run, if it is one for this graph and budget."""
+    try:
+        texts = cache.load(key)
+        if texts is None:
+            return None
+        stored = TimedPlan(
+            _native.Graph.from_json(texts[0]), _native.Plan.from_json(texts[1]), from_disk=True
+        )
+        _refuse_another(stored, lowered, settings)
+    except Exception as error:  # Whatever is wrong with a file, training goes on.
+        warnings.warn(f"the plan {key} on disk is damaged and is made anew: {error}", stacklevel=2)
+        return None
+    return stored
+
+
+def _refuse_another(stored: TimedPlan, lowered: Lowered, settings: Settings) -> None:
+    """A stored plan must be one for this graph, times aside, and this budget; and it must hold."""
+    if stored.graph.digest != lowered.graph.digest:
+        raise InvalidInput("it is of another graph")
+    wanted = settings.bytes_for(stored.graph.peak)
+    if stored.plan.budget != wanted:
+        raise InvalidInput(f"its budget is {stored.plan.budget} bytes and not {wanted}")
+    violations = _native.verify(stored.graph, stored.plan)
+    if violations:
+        raise InvalidInput("; ".join(violations))

@@ -1,0 +1,61 @@
+"""The Python that the documents show runs as it stands, with a small model in place of the user's."""
+
+import os
+import re
+import unittest
+import unittest.mock
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import rekindle
+
+ROOT = Path(__file__).parent.parent.parent
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+class Model(nn.Module):
+    """Returns its loss, as the documents ask for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
+
+    def forward(self, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(self.layers(inputs), labels)
+
+
+def snippets() -> dict[str, str]:
+    return {
+        f"{document.name} {number}": text
+        for document in DOCUMENTS
+        for number, text in enumerate(FENCE.findall(document.read_text()))
+    }
+
+
+class Snippets(unittest.TestCase):
+    def test_each_runs(self) -> None:
+        self.enterContext(unittest.mock.patch.dict(os.environ, REKINDLE_CACHE="off"))
+        for name, text in snippets().items():
+            with self.subTest(name), unittest.mock.patch("builtins.print") as shown:
+                data = [(torch.randn(4, 8), torch.randint(3, (4,))) for _ in range(2)]
+                scope = {"torch": torch, "model": Model(), "data": data}
+                exec(compile(text, name, "exec"), scope)
+                shown.assert_called()
+                if "rekindle.compile(" in text:
+                    self.assertIsInstance(scope["model"], rekindle.PlannedModule)
+
+    def test_the_documents_have_some(self) -> None:
+        names = {name.split()[0] for name in snippets()}
+        self.assertLessEqual({"README.md", "pytorch.md"}, names)
+
+    def test_both_places_have_the_same_objects(self) -> None:
+        for name in rekindle.torch.__all__:
+            if name not in ("PlannedGraph", "plan"):
+                self.assertIs(getattr(rekindle, name), getattr(rekindle.torch, name))
+
+
+if __name__ == "__main__":
+    unittest.main()
