@@ -1,4 +1,4 @@
-"""Private interfaces of PyTorch: all are there, all are in one file, and what is lacking is named."""
+"""Private interfaces of PyTorch: all are there, in one file, and what is lacking is named."""
 
 import re
 import types

@@ -1,4 +1,4 @@
-"""The Python that the documents show runs as it stands, with a small model in place of the user's."""
+"""The Python that the documents show runs as it stands, with a small model for the user's."""
 
 import os
 import re
