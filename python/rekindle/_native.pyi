@@ -92,9 +92,9 @@ class Graph:
         `constant`, `tangent`, `optimizer_state`, `activation`, `gradient` or `other`. The order of
         the nodes must be a valid one; `outputs` must be live at the end, `targets` must run.
         """
-    def __eq__(self, other: object) -> bool:
+    def __eq__(self, other: object, /) -> bool:
         """Whether everything is equal, times and names included."""
-    def __ne__(self, other: object) -> bool: ...
+    def __ne__(self, other: object, /) -> bool: ...
     @staticmethod
     def from_json(text: str) -> Graph:
         """Reads `remat.graph/1`."""
