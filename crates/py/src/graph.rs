@@ -63,7 +63,10 @@ pub(crate) struct Node {
 #[pymethods]
 impl Node {
     #[new]
-    #[pyo3(signature = (name, op, phase, *, reads, writes, updates = vec![], effect = "pure", time = 0.0, workspace = 0, flops = None))]
+    #[pyo3(signature = (
+        name, op, phase, *, reads, writes, updates = vec![], effect = "pure", time = 0.0,
+        workspace = 0, flops = None
+    ))]
     fn new(
         py: Python<'_>,
         name: String,
@@ -167,7 +170,9 @@ impl Graph {
 #[pymethods]
 impl Graph {
     #[new]
-    #[pyo3(signature = (name, *, storages, nodes, outputs, targets = vec![], origin = String::new()))]
+    #[pyo3(signature = (
+        name, *, storages, nodes, outputs, targets = vec![], origin = String::new()
+    ))]
     fn new(
         py: Python<'_>,
         name: String,

@@ -1,8 +1,8 @@
 //! Rekindle for Python: the module `rekindle._native`.
 //!
-//! In: graphs, built node by node or read from `remat.graph/1`, and budgets. Out: plans of them, and
-//! what the checker says. Nodes and storages are named by their index. Each function is one call
-//! into the crate that does the work; nothing is decided here. Errors are the classes of
+//! In: graphs, built node by node or read from `remat.graph/1`, and budgets. Out: plans of them,
+//! and what the checker says. Nodes and storages are named by their index. Each function is one
+//! call into the crate that does the work; nothing is decided here. Errors are the classes of
 //! `python/rekindle/errors.py`.
 //!
 //! While it plans, Python's lock is free: other threads run, Ctrl-C stops the planning
