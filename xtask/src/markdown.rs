@@ -1,8 +1,8 @@
 //! What a Markdown document names: its code (inline spans and the lines of fenced blocks) and its
 //! links.
 //!
-//! Takes the text, gives each piece with its line number. Limit: a span or a link lies within one
-//! line.
+//! Takes the text, gives each piece with the number of its first line. A span lies within one
+//! paragraph. Limit: a link lies within one line.
 
 use anyhow::Result;
 
@@ -14,6 +14,13 @@ pub(crate) struct Piece {
     /// Counted from 1.
     pub(crate) line: usize,
     pub(crate) text: String,
+}
+
+impl Piece {
+    fn and(mut self, text: &str) -> Piece {
+        self.text += text;
+        self
+    }
 }
 
 /// The documents that must stay true: those in the root, under `docs`, and of the benchmarks.
@@ -35,20 +42,32 @@ pub(crate) fn documents(repo: &Repo) -> Result<Vec<String>> {
 pub(crate) fn code(text: &str) -> Vec<Piece> {
     let mut pieces = Vec::new();
     let mut fenced = false;
+    let mut span: Option<Piece> = None;
     for (index, content) in text.lines().enumerate() {
         let line = index + 1;
-        if content.trim_start().starts_with("```") {
+        if content.trim().is_empty() {
+            span = None;
+        } else if content.trim_start().starts_with("```") {
             fenced = !fenced;
         } else if fenced {
             let command = content.split(" #").next().unwrap_or_default();
             let text = command.trim().trim_start_matches("$ ").trim().to_string();
             pieces.push(Piece { line, text });
         } else {
-            let spans = content.split('`').skip(1).step_by(2);
-            pieces.extend(spans.map(|span| Piece {
-                line,
-                text: span.trim().to_string(),
-            }));
+            for (part, text) in content.trim().split('`').enumerate() {
+                span = match (span.take(), part) {
+                    (Some(begun), 0) => Some(begun.and(" ").and(text)),
+                    (Some(whole), _) => {
+                        pieces.push(whole);
+                        None
+                    }
+                    (None, 0) => None,
+                    (None, _) => Some(Piece {
+                        line,
+                        text: text.into(),
+                    }),
+                };
+            }
         }
     }
     pieces
@@ -86,8 +105,9 @@ mod tests {
 
     #[test]
     fn code_is_spans_and_fenced_lines() {
-        let text = "Run `a b` and `c`.\n```\n$ d e # why\n```\nplain\n";
-        let expected = [(1, "a b"), (1, "c"), (3, "d e")].map(|(n, t)| (n, t.to_string()));
+        let text = "Run `a b`, `c\nf` and `g`.\n```\n$ d e # why\n```\na ` alone\n\n`h`\n";
+        let expected = [(1, "a b"), (1, "c f"), (2, "g"), (4, "d e"), (8, "h")];
+        let expected = expected.map(|(n, t)| (n, t.to_string()));
         assert_eq!(texts(code(text)), expected);
     }
 
