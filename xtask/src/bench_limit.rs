@@ -62,9 +62,10 @@ pub(crate) fn run(repo: &Repo, names: &[String]) -> Result<()> {
         ),
     ];
     let mut text = format!(
-        "# Training under a hard limit\n\n`cargo xtask bench limit`, {}.\n\nThe limit of a process is \
-         its budget and {} MiB; the system enforces it. Bytes in MiB.\n\n\
-         | step | plain | budget | arena | resident | limit | enforced by |\n|---|---|---|---|---|---|---|\n",
+        "# Training under a hard limit\n\n`cargo xtask bench limit`, {}.\n\nThe limit of a \
+         process is its budget and {} MiB; the system enforces it. Bytes in MiB.\n\n\
+         | step | plain | budget | arena | resident | limit | enforced by |\n\
+         |---|---|---|---|---|---|---|\n",
         archive.cases_made_on(&CASES)?,
         mebibytes(BESIDE_THE_BUDGET)
     );

@@ -10,8 +10,8 @@ use crate::kernels::KernelError;
 #[allow(missing_docs)] // The messages say what the fields are.
 pub enum EngineError {
     #[error(
-        "`{node}` is not what any node of {program} does with that many threads; run the graph that \
-         was made from this program"
+        "`{node}` is not what any node of {program} does with that many threads; run the graph \
+         that was made from this program"
     )]
     OtherProgram { node: String, program: String },
     #[error(

@@ -1,9 +1,9 @@
 //! The CPU training engine of Rekindle: kernels, arena placement, executor.
 //!
 //! In: a [`rekindle_program::Program`] and the graph that runs: its own, or a rewritten one. Out:
-//! values, and the peak that the step really had. Every tensor, scratch included, lives in one arena at an offset that
-//! is fixed before the run; a step allocates nothing, and its results are the same bits at any
-//! thread count.
+//! values, and the peak that the step really had. Every tensor, scratch included, lives in one
+//! arena at an offset that is fixed before the run; a step allocates nothing, and its results are
+//! the same bits at any thread count.
 //!
 //! This is the one crate of the workspace with `unsafe` and with threads.
 #![allow(unsafe_code)] // Every block says why it is sound.

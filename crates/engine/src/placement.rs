@@ -252,8 +252,8 @@ struct Placed {
 /// Blocks that have their places, ascending by offset.
 struct Shelf {
     all: Vec<Placed>,
-    /// The blocks that are live in each window of [`WINDOW`] steps. Most blocks live for a few steps, in
-    /// one window, and have to look at no other.
+    /// The blocks that are live in each window of [`WINDOW`] steps. Most blocks live for a few
+    /// steps, in one window, and have to look at no other.
     windows: Vec<Vec<Placed>>,
 }
 

@@ -1,7 +1,7 @@
 //! Files that are written whole or not at all: beside their place first, then moved over it.
 //!
-//! The file on its way is called `NAME.PID-COUNT.rekindle-partial`, with less of a long name, and is
-//! locked by whoever writes it. A process that ends on a signal calls [`discard_partial_files`]
+//! The file on its way is called `NAME.PID-COUNT.rekindle-partial`, with less of a long name, and
+//! is locked by whoever writes it. A process that ends on a signal calls [`discard_partial_files`]
 //! first, and leaves none behind. One that is killed cannot; the next file that is written to the
 //! same folder removes what it left, which is locked by nobody.
 //!

@@ -28,10 +28,10 @@
 //! ```
 //!
 //! [`plain`] lowers the step once, for everything that follows. [`fit`] is the list of the stages:
-//! [`profile()`] the step, then plan, rewrite, verify and place it ([`fit_profiled`]). [`Trainer`] runs the result and keeps checkpoints, and [`check_numbers`]
-//! compares it with the plain step, bit by bit; [`side_by_side`] compares their times.
-//! [`max_batch`] asks the other way round: not what a step costs in a budget, but how large its
-//! batch can be.
+//! [`profile()`] the step, then plan, rewrite, verify and place it ([`fit_profiled`]). [`Trainer`]
+//! runs the result and keeps checkpoints, and [`check_numbers`] compares it with the plain step,
+//! bit by bit; [`side_by_side`] compares their times. [`max_batch`] asks the other way round: not
+//! what a step costs in a budget, but how large its batch can be.
 //!
 //! There is no fallback: the graph that runs is the one that was verified, or there is an error.
 //!

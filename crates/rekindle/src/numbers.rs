@@ -22,7 +22,8 @@ use crate::{Error, Fitted, Trainer, set_up};
 pub struct Checked {
     /// How many training steps each run took.
     pub steps: u64,
-    /// How many tensors were compared: the loss of each step, gradients, parameters, buffers and state.
+    /// How many tensors were compared: the loss of each step, gradients, parameters, buffers and
+    /// state.
     pub tensors: usize,
     /// How many numbers were compared.
     pub numbers: usize,

@@ -133,8 +133,8 @@ impl<'m> Trainer<'m> {
     /// Goes on where a checkpoint was written.
     ///
     /// # Errors
-    /// If the file cannot be read, is damaged, or belongs to another model, size, optimizer or seed.
-    /// Nothing is changed then.
+    /// If the file cannot be read, is damaged, or belongs to another model, size, optimizer or
+    /// seed. Nothing is changed then.
     pub fn resume(&mut self, path: &Path) -> Result<(), Error> {
         self.step = checkpoint::load(path, &mut self.engine, self.seed)?;
         Ok(())
