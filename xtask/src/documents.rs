@@ -1,5 +1,5 @@
-//! Every path, link, function and `cargo xtask` task that the documents name is there, and no line
-//! of code or text is longer than a screen is wide.
+//! Every path, link, function and `cargo xtask` task that the documents name is there, every crate
+//! of others has its reason, and no line of code or text is longer than a screen is wide.
 //!
 //! A path is an inline code span of path characters that holds a slash or ends like a file. A
 //! placeholder (`bench/runs/<date>`) is checked up to the folder before it. What a command makes is
@@ -50,8 +50,28 @@ pub(crate) fn check(repo: &Repo) -> Result<()> {
             }
         }
     }
+    let architecture = repo.read("ARCHITECTURE.md")?;
+    for name in dependencies(&repo.read("Cargo.toml")?) {
+        if !architecture.contains(&format!("`{name}`")) {
+            wrong.push(format!(
+                "ARCHITECTURE.md: why `{name}` is there is not said"
+            ));
+        }
+    }
     ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
     Ok(())
+}
+
+/// The crates of others that the workspace uses.
+fn dependencies(manifest: &str) -> impl Iterator<Item = &str> {
+    let section = manifest
+        .split("\n[")
+        .find_map(|part| part.strip_prefix("workspace.dep"));
+    let lines = section.unwrap_or_default().lines();
+    let names = lines.filter_map(|line| line.split_once(" = "));
+    names
+        .map(|(name, _)| name)
+        .filter(|name| !name.starts_with("rekindle"))
 }
 
 /// The lines of `file` with too many characters. Tables and links of Markdown cannot be broken.
@@ -183,6 +203,13 @@ mod tests {
         assert_eq!(place_of("rekindle::fit"), None);
         let here = |name| defines(&Repo::here(), "xtask/src/documents.rs", name);
         assert!(here("place_of") && here("COLUMNS") && !here("gone"));
+    }
+
+    #[test]
+    fn dependencies_are_those_of_others() {
+        let manifest =
+            "[workspace]\n[workspace.dependencies]\nrekindle = 1\ncsv = \"1\"\n[x]\ny = 1";
+        assert_eq!(dependencies(manifest).collect::<Vec<_>>(), ["csv"]);
     }
 
     #[test]

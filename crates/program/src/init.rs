@@ -41,8 +41,10 @@ impl Init {
                 }
             }
             Init::Normal { std } => {
-                for (i, value) in (0..).zip(out) {
-                    *value = (stream.normal(i) * f64::from(*std)) as f32;
+                for (even, values) in (0..).step_by(2).zip(out.chunks_mut(2)) {
+                    for (value, normal) in values.iter_mut().zip(stream.normal_pair(even)) {
+                        *value = (normal * f64::from(*std)) as f32;
+                    }
                 }
             }
             Init::Ids(ids) => {

@@ -24,17 +24,16 @@ impl Stream {
         (mix(self.0 ^ mix(index)) >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
     }
 
-    /// Standard normal, by Box and Muller: two neighbours share their two uniform draws.
+    /// Standard normal.
     pub fn normal(self, index: u64) -> f64 {
-        let pair = index & !1;
-        let radius = (-2.0 * (1.0 - self.unit(pair)).ln()).sqrt();
-        let angle = std::f64::consts::TAU * self.unit(pair + 1);
-        radius
-            * if index == pair {
-                angle.cos()
-            } else {
-                angle.sin()
-            }
+        self.normal_pair(index & !1)[(index & 1) as usize]
+    }
+
+    /// The two standard normals from `even` on, by Box and Muller: they share two uniform draws.
+    pub fn normal_pair(self, even: u64) -> [f64; 2] {
+        let radius = (-2.0 * (1.0 - self.unit(even)).ln()).sqrt();
+        let angle = std::f64::consts::TAU * self.unit(even + 1);
+        [radius * angle.cos(), radius * angle.sin()]
     }
 }
 
