@@ -32,6 +32,9 @@ use crate::search::problem::Problem;
 const STEPS: u32 = 16;
 /// Moments that are tried.
 const MOMENTS: usize = 24;
+/// Arcs that one moment may look at: twenty times what the corpus needs, and less than a tenth of
+/// a second.
+const MOMENT_ARCS: u64 = 8_000_000;
 
 /// The best bound over the moments tried, which together look at `most_work` arcs and then at no
 /// other moment.
@@ -78,7 +81,7 @@ fn extra_at(problem: &Problem, budget: i64, v: usize, best: f64) -> (f64, u64) {
             }
         }
     }
-    let mut moment = Moment::new(problem, &past, &needed, &free);
+    let mut moment = Moment::new(problem, &past, &needed, &free, MOMENT_ARCS);
     let room = room as f64;
     let (mut low, mut high) = (0.0, 4.0 * problem.least_time() / budget.max(1) as f64);
     // Below `low` the bound rises with the price and above `high` it falls, each with at most the
@@ -87,7 +90,7 @@ fn extra_at(problem: &Problem, budget: i64, v: usize, best: f64) -> (f64, u64) {
     let mut extra = 0.0f64;
     for step in 0..STEPS {
         let price = if step == 0 { high } else { (low + high) / 2.0 };
-        let value = moment.least(price) - price * room;
+        let value = moment.least(price, &|_| false) - price * room;
         extra = extra.max(value);
         let kept = moment.kept();
         if kept > room && moment.is_solved() {
@@ -99,7 +102,7 @@ fn extra_at(problem: &Problem, budget: i64, v: usize, best: f64) -> (f64, u64) {
         } else {
             high = price;
         }
-        if at_low + slope * (high - low) <= best {
+        if at_low + slope * (high - low) <= best || moment.is_exhausted() {
             break;
         }
     }

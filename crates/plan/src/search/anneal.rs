@@ -106,6 +106,12 @@ const PRICES: (f64, f64) = (0.05, 5.0);
 
 const NOWHERE: u32 = u32::MAX;
 
+/// Slots and storages looked at beside the edits that count as one unit of work, and how many of
+/// them are free. Where runs crowd together, as where thousands of chains lie side by side, the
+/// slots are spread again every few moves; on the corpus it is so rare that these never count.
+const LOOKED: u64 = 16;
+const LOOKED_FREE: u64 = 8_000_000;
+
 impl<'m> Annealer<'m> {
     pub(crate) fn new(sequence: Sequence<'m>, budget: i64, seed: u64) -> Annealer<'m> {
         let problem = sequence.problem;
@@ -158,12 +164,19 @@ impl<'m> Annealer<'m> {
         let hardening = (PRICES.1 / PRICES.0).ln();
         let mut temperature = schedule.hot;
         let begin = self.sequence.work();
+        let (looked_before, mut asked) = (self.sequence.looked(), 0);
         for i in 0u64.. {
             if i % 256 == 0 {
                 // A move that is not possible does no work, and counts as one all the same.
-                let done = self.sequence.work() - begin + i;
-                if done >= schedule.work || i % 4096 == 0 && stop(done, &best) {
+                let moved = self.sequence.work() - begin + i;
+                let looked = self.sequence.looked() - looked_before;
+                let done = moved.max(looked.saturating_sub(LOOKED_FREE) / LOOKED);
+                let is_due = i % 4096 == 0 || looked - asked > LOOKED_FREE;
+                if done >= schedule.work || is_due && stop(done, &best) {
                     break;
+                }
+                if is_due {
+                    asked = looked;
                 }
                 let progress = done as f64 / schedule.work as f64;
                 temperature = schedule.hot * (cooling * progress).exp();
@@ -331,6 +344,7 @@ impl<'m> Annealer<'m> {
         let sequence = &self.sequence;
         let node = sequence.node_of(run);
         let slot = sequence.slot_of(run);
+        sequence.look(sequence.degree(node));
         // Slots strictly between which it may go.
         let mut low = 0;
         let mut high = sequence.slot_count();
@@ -402,7 +416,8 @@ impl<'m> Annealer<'m> {
 mod tests {
     use super::*;
     use crate::draft::needed_nodes;
-    use crate::testing::chain;
+    use crate::testing::{chain, node, parts};
+    use rekindle_graph::{Graph, Phase};
 
     /// Thousands of edits and undone edits leave the same bytes and time as a fresh count of the
     /// same order.
@@ -432,5 +447,35 @@ mod tests {
             assert_eq!(found.peak, Found::of_order(&problem, &found.order).peak);
             assert!(found.peak <= budget, "{} over {budget}", found.peak);
         }
+    }
+    /// Nodes side by side crowd behind the source, and the slots are spread again every few moves:
+    /// a hundred times the work that the edits are, if it did not count.
+    #[test]
+    fn spreading_the_slots_again_counts() {
+        let n = 4000;
+        let name = |i: u32| format!("f{i}");
+        let mut nodes: Vec<_> = (1..=n)
+            .map(|i| node(&name(i), Phase::Forward, &[0], &[i]))
+            .collect();
+        let all: Vec<u32> = (1..=n).collect();
+        nodes.push(node("sink", Phase::Forward, &all, &[n + 1]));
+        let graph = Graph::new(parts(&vec![10; n as usize + 1], nodes)).expect("a graph");
+        let problem = Problem::new(&graph, &needed_nodes(&graph));
+        let mut annealer = Annealer::new(Sequence::new(&problem, &problem.natural), 1, 1);
+        let schedule = Schedule {
+            work: 400_000,
+            hot: 1.0,
+            cold: 0.01,
+        };
+        let mut asked = 0;
+        annealer.run(&schedule, &mut |_, _| {
+            asked += 1;
+            false
+        });
+        // The limit is looked at every 256 moves, each of which may spread all slots.
+        let once = u64::from(annealer.sequence.slot_count()) + 3 * u64::from(n);
+        let looked = annealer.sequence.looked();
+        assert!(looked <= LOOKED_FREE + LOOKED * schedule.work + 2 * 256 * once);
+        assert!(asked > 1);
     }
 }

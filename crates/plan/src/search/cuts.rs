@@ -38,6 +38,8 @@ const MOST_IDLE: u32 = 6;
 const MOST_BLAMES: u32 = 8;
 /// Runs per node after which no cut is tried any more.
 const MOST_RUNS: usize = 4;
+/// Arcs that one cut may look at: thirty times what the corpus needs, and some tenths of a second.
+const CUT_ARCS: u64 = 64_000_000;
 /// The share of the storages whose price is drawn again when the best prices so far are varied.
 const VARIED: f64 = 0.05;
 
@@ -90,10 +92,15 @@ impl<'m> Cutter<'m> {
     }
 
     /// The next sequence: with each of the spreads, then with variations of the best prices.
-    /// `polish` may improve it before it is compared. Nothing if no cut is possible.
-    pub(crate) fn next(&mut self, polish: &mut dyn FnMut(Found) -> Found) -> Option<Found> {
+    /// `polish` may improve it before it is compared. Nothing if no cut is possible, or `stop` says
+    /// stop of the arcs looked at since it was asked.
+    pub(crate) fn next(
+        &mut self,
+        polish: &mut dyn FnMut(Found) -> Found,
+        stop: &dyn Fn(u64) -> bool,
+    ) -> Option<Found> {
         let knobs = self.turn_knobs();
-        let found = polish(self.cuts(&knobs)?);
+        let found = polish(self.cuts(&knobs, stop)?);
         let better = |(best, _): &(Found, Knobs)| found.beats(best, self.budget);
         if self.best.as_ref().is_none_or(better) {
             self.best = Some((found.clone(), knobs));
@@ -132,7 +139,7 @@ impl<'m> Cutter<'m> {
 
     /// The natural order after repeated cuts at its own peak, until it is under the budget or cuts
     /// do not help; nothing if the first one does not.
-    fn cuts(&mut self, knobs: &Knobs) -> Option<Found> {
+    fn cuts(&mut self, knobs: &Knobs, stop: &dyn Fn(u64) -> bool) -> Option<Found> {
         let base = &self.problem.natural;
         let before = self.work;
         let mut now = Found::of_order(self.problem, base);
@@ -144,10 +151,11 @@ impl<'m> Cutter<'m> {
                 || now.order.len() > MOST_RUNS * base.len()
                 || idle > MOST_IDLE
                 || self.work > before + self.most_work
+                || stop(0)
             {
                 break;
             }
-            let Some(next) = self.cut(&now, aim, &knobs.weights) else {
+            let Some(next) = self.cut(&now, aim, &knobs.weights, stop) else {
                 break;
             };
             if next.order == now.order {
@@ -166,7 +174,13 @@ impl<'m> Cutter<'m> {
     /// A sequence with the bytes at its peak brought down to `aim`. What is to run again may itself
     /// need more bytes than the peak was, or not be allowed where it is needed; then it is kept,
     /// and the choice is made anew.
-    fn cut(&mut self, now: &Found, aim: i64, weights: &[f64]) -> Option<Found> {
+    fn cut(
+        &mut self,
+        now: &Found,
+        aim: i64,
+        weights: &[f64],
+        stop: &dyn Fn(u64) -> bool,
+    ) -> Option<Found> {
         let problem = self.problem;
         let order = &now.order;
         let position = highest_run(problem, order);
@@ -182,12 +196,12 @@ impl<'m> Cutter<'m> {
             room -= problem.bytes[s as usize];
         }
         let needed = crossing(problem, order, position);
-        let mut moment = Moment::new(problem, &past, &needed, &free);
+        let mut moment = Moment::new(problem, &past, &needed, &free, CUT_ARCS);
         moment.weigh(weights);
         let mut low = PRICES.0;
         let mut found: Option<Found> = None;
         for _ in 0..MOST_BLAMES {
-            let Some((price, again)) = self.cheapest(&mut moment, room, low) else {
+            let Some((price, again)) = self.cheapest(&mut moment, room, low, stop) else {
                 break;
             };
             low = price;
@@ -213,16 +227,22 @@ impl<'m> Cutter<'m> {
 
     /// The lowest price, at least `low`, at which what is kept fits into `room`, and what runs
     /// again then. Below that price, by at most one halving.
-    fn cheapest(&mut self, moment: &mut Moment, room: i64, low: f64) -> Option<(f64, Vec<bool>)> {
+    fn cheapest(
+        &mut self,
+        moment: &mut Moment,
+        room: i64,
+        low: f64,
+        stop: &dyn Fn(u64) -> bool,
+    ) -> Option<(f64, Vec<bool>)> {
         let unit = self.problem.least_time() / self.budget.max(1) as f64;
         let all = (low, PRICES.1);
         let found = match self.near {
             Some(near) => {
                 let near = (low.max(near / APART), low.max(near) * APART);
-                bisect(moment, room, unit, near, NEAR_HALVINGS)
-                    .or_else(|| bisect(moment, room, unit, all, HALVINGS))
+                bisect(moment, room, unit, near, NEAR_HALVINGS, stop)
+                    .or_else(|| bisect(moment, room, unit, all, HALVINGS, stop))
             }
-            None => bisect(moment, room, unit, all, HALVINGS),
+            None => bisect(moment, room, unit, all, HALVINGS, stop),
         };
         if self.is_quick {
             self.near = found.as_ref().map(|&(price, _)| price);
@@ -239,6 +259,7 @@ fn bisect(
     unit: f64,
     (mut low, mut high): (f64, f64),
     halvings: u32,
+    stop: &dyn Fn(u64) -> bool,
 ) -> Option<(f64, Vec<bool>)> {
     let mut again = None;
     for step in 0..halvings {
@@ -246,13 +267,13 @@ fn bisect(
             0 => high,
             _ => (low * high).sqrt(),
         };
-        moment.least(price * unit);
+        moment.least(price * unit, stop);
         match moment.is_solved() && moment.kept() <= room as f64 {
             true => {
                 again = Some(moment.again());
                 high = price;
             }
-            false if step == 0 => break,
+            false if step == 0 || moment.is_exhausted() || stop(0) => break,
             false => {
                 low = price;
                 moment.keep();
@@ -396,7 +417,9 @@ mod tests {
         assert_eq!(natural.peak, 41);
         let weights = vec![1.0; problem.bytes.len()];
         let mut cutter = Cutter::new(&problem, 32, 1000, false);
-        let found = cutter.cut(&natural, 32, &weights).expect("a cut");
+        let found = cutter
+            .cut(&natural, 32, &weights, &|_| false)
+            .expect("a cut");
         (names(&graph, &found.order), found.peak)
     }
 

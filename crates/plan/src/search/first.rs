@@ -20,6 +20,7 @@
 //! it comes up. Work: O(runs · log n), with each cost cut off after [`LOOK`] nodes, and runs after
 //! a number per node.
 
+use std::cell::Cell;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
@@ -30,6 +31,13 @@ pub(crate) const BENDS: [f64; 4] = [0.0, 0.5, 1.0, 1.5];
 /// How many nodes the estimate of a cost looks at. Chains that are longer are rarely worth
 /// dropping.
 const LOOK: usize = 24;
+/// How many edges it looks at: no estimate on the corpus needs more.
+const LOOK_EDGES: u32 = 128;
+/// Edges after which the whole order is given up: a thousand times what the corpus needs, and
+/// some tenths of a second.
+const MOST_EDGES: u64 = 60_000_000;
+/// Entries of the heap for each storage, after which those that are out of date are cleared away.
+const STALE: usize = 8;
 /// By how much what is wanted counts as dearer than the rest, whatever the `bend`.
 const WANTED: f64 = 1e3;
 
@@ -58,19 +66,20 @@ impl PartialEq for Candidate {
 impl Eq for Candidate {}
 
 /// Runs `base` (a valid order without repetitions) under `budget`, in at most `most_runs` runs per
-/// node.
+/// node, unless `stop` says so of the edges looked at since it was asked.
 pub(crate) fn first(
     problem: &Problem,
     base: &[u32],
     budget: i64,
     bend: f64,
     most_runs: usize,
+    stop: &dyn Fn(u64) -> bool,
 ) -> Option<Vec<u32>> {
     let mut machine = Machine::new(problem, base, budget, bend);
     let most = most_runs * base.len();
     for (i, &v) in base.iter().enumerate() {
         machine.now = i as u32;
-        machine.reach(v, most)?;
+        machine.reach(v, most, stop)?;
     }
     Some(machine.order)
 }
@@ -98,6 +107,10 @@ struct Machine<'m> {
     now: u32,
     order: Vec<u32>,
     heap: BinaryHeap<Candidate>,
+    /// Edges looked at so far.
+    looked: Cell<u64>,
+    /// The last run, by position, that had each storage at hand.
+    at_hand: Vec<usize>,
 }
 
 impl<'m> Machine<'m> {
@@ -122,16 +135,25 @@ impl<'m> Machine<'m> {
             now: 0,
             order: Vec::with_capacity(2 * base.len()),
             heap: BinaryHeap::new(),
+            looked: Cell::new(0),
+            at_hand: vec![usize::MAX; problem.bytes.len()],
         }
     }
 
     /// Runs `v`, and before it whatever has to run again; nothing if that is not allowed, or takes
-    /// more than `most` runs altogether.
-    fn reach(&mut self, v: u32, most: usize) -> Option<()> {
+    /// more than `most` runs altogether, or too many edges, or `stop` says so.
+    fn reach(&mut self, v: u32, most: usize, stop: &dyn Fn(u64) -> bool) -> Option<()> {
         let asked = self.ask(v);
         self.take_up(v);
+        let mut told = self.looked.get();
         while let Some(&w) = self.work.last() {
+            let looked = self.looked.get();
+            if looked > MOST_EDGES || stop(looked - told) {
+                return None;
+            }
+            told = looked;
             let missing = self.problem.reads.of(w as usize).iter();
+            self.look(missing.len());
             match missing.copied().find(|&s| !self.live[s as usize]) {
                 Some(s) => {
                     let writer = self.problem.writer[s as usize];
@@ -175,6 +197,11 @@ impl<'m> Machine<'m> {
             }
         }
         asked
+    }
+
+    /// Counts so many edges.
+    fn look(&self, edges: usize) {
+        self.looked.set(self.looked.get() + edges as u64);
     }
 
     fn take_up(&mut self, v: u32) {
@@ -247,7 +274,23 @@ impl<'m> Machine<'m> {
                 score,
                 storage: s as u32,
             });
+            if self.heap.len() > STALE * self.live.len() {
+                self.clear_stale();
+            }
         }
+    }
+
+    /// Leaves one entry, with its score of now, for each storage that can be dropped.
+    fn clear_stale(&mut self) {
+        let is_candidate = |&s: &usize| self.live[s] && self.pinned[s] == 0 && self.can_drop(s);
+        let storages = (0..self.live.len()).filter(is_candidate);
+        let candidates = storages
+            .filter(|&s| !self.problem.kept[s])
+            .map(|s| Candidate {
+                score: self.score(s),
+                storage: s as u32,
+            });
+        self.heap = candidates.collect();
     }
 
     fn can_drop(&self, s: usize) -> bool {
@@ -286,11 +329,16 @@ impl<'m> Machine<'m> {
     /// missing when their turn comes.
     fn make_room_at_work(&mut self, need: i64, node: usize) {
         let problem = self.problem;
+        let run = self.order.len();
+        for &s in problem.reads.of(node).iter().chain(problem.writes.of(node)) {
+            self.at_hand[s as usize] = run;
+        }
         for i in 0..self.work.len() {
-            for &s in problem.reads.of(self.work[i] as usize) {
-                let at_hand =
-                    problem.reads.of(node).contains(&s) || problem.writes.of(node).contains(&s);
+            let reads = problem.reads.of(self.work[i] as usize);
+            self.look(reads.len());
+            for &s in reads {
                 let s = s as usize;
+                let at_hand = self.at_hand[s] == run;
                 let spare = self.live[s] && !at_hand && !problem.kept[s] && self.can_drop(s);
                 if spare && self.cost(s).is_finite() {
                     self.drop(s);
@@ -323,7 +371,7 @@ impl<'m> Machine<'m> {
         let mut count = 1;
         seen[0] = problem.writer[s];
         let mut i = 0;
-        let mut cost = 0.0;
+        let (mut cost, mut edges) = (0.0, 0);
         while i < count {
             let w = seen[i] as usize;
             i += 1;
@@ -332,6 +380,11 @@ impl<'m> Machine<'m> {
             }
             cost += problem.time[w];
             for &r in problem.reads.of(w) {
+                if edges == LOOK_EDGES {
+                    return 4.0 * cost;
+                }
+                edges += 1;
+                self.look(1);
                 let writer = problem.writer[r as usize];
                 if self.live[r as usize] || seen[..count].contains(&writer) {
                     continue;
@@ -361,7 +414,8 @@ mod tests {
     fn first_of(bytes: &[u64], nodes: Vec<Node>, budget: i64) -> (String, i64) {
         let graph = Graph::new(parts(bytes, nodes)).expect("a graph");
         let problem = Problem::new(&graph, &needed_nodes(&graph));
-        let order = first(&problem, &problem.natural, budget, 1.0, 8).expect("a sequence");
+        let order =
+            first(&problem, &problem.natural, budget, 1.0, 8, &|_| false).expect("a sequence");
         (
             names(&graph, &order),
             Found::of_order(&problem, &order).peak,
@@ -401,5 +455,29 @@ mod tests {
         ];
         let found = first_of(&[10, 25, 10, 39, 1, 1], nodes, 41);
         assert_eq!(found, ("p t q m n p t q p v".to_string(), 41));
+    }
+    /// Where every node reads a quarter of all before it, no look at the heap or at a cost goes along all edges:
+    /// whoever can say stop is asked often, and is heard.
+    #[test]
+    fn the_edges_of_a_dense_graph_are_counted() {
+        let n = 300;
+        let is_read = |i: u32, j: u32| (i + j).is_multiple_of(4) || j + 1 == i;
+        let reads = |i: u32| (0..i).filter(|&j| is_read(i, j)).collect::<Vec<u32>>();
+        let nodes = (1..=n).map(|i| node(&format!("n{i}"), Phase::Forward, &reads(i), &[i]));
+        let graph = Graph::new(parts(&vec![10; n as usize], nodes.collect())).expect("a graph");
+        let problem = Problem::new(&graph, &needed_nodes(&graph));
+        let budget = 5 * i64::from(n);
+        let (told, most) = (Cell::new(0), Cell::new(0));
+        let count = |edges: u64| {
+            told.set(told.get() + edges);
+            most.set(most.get().max(edges));
+            told.get() > 100_000
+        };
+        let found = first(&problem, &problem.natural, budget, 1.0, 8, &count);
+        assert_eq!(found, None);
+        let storages = problem.bytes.len() as u64;
+        let heap = STALE as u64 * storages * u64::from(LOOK_EDGES);
+        assert!(most.get() <= heap + 2 * storages * u64::from(LOOK_EDGES));
+        assert!(told.get() <= 100_000 + most.get());
     }
 }

@@ -32,6 +32,10 @@ pub(crate) struct Network {
     flow: i64,
     kept: Option<Kept>,
     work: u64,
+    /// Arcs looked at by the depth-first searches, which `work` leaves out.
+    filled: u64,
+    /// Arcs that all searches together may look at.
+    most_arcs: u64,
 }
 
 /// A flow to start from.
@@ -43,8 +47,9 @@ struct Kept {
 }
 
 impl Network {
-    /// A network of some nodes, with room for some arcs.
-    pub(crate) fn new(nodes: usize, arcs: usize) -> Network {
+    /// A network of some nodes, with room for some arcs. All searches in it together look at
+    /// `most_arcs`, and then give up.
+    pub(crate) fn new(nodes: usize, arcs: usize, most_arcs: u64) -> Network {
         Network {
             head: Vec::with_capacity(2 * arcs),
             left: Vec::new(),
@@ -58,6 +63,8 @@ impl Network {
             flow: 0,
             kept: None,
             work: 0,
+            filled: 0,
+            most_arcs,
         }
     }
 
@@ -104,9 +111,16 @@ impl Network {
         (self.head[arc ^ 1] as usize, self.head[arc] as usize)
     }
 
-    /// The value of a minimum cut between two nodes. After `most` searches the flow so far is
-    /// returned, which is less; whether it is the whole says [`is_whole`](Network::is_whole).
-    pub(crate) fn cut(&mut self, source: usize, sink: usize, most: u32) -> i64 {
+    /// The value of a minimum cut between two nodes. After `most` searches or arcs, or when `stop`
+    /// says so of the arcs looked at since it was asked, the flow so far is returned, which is
+    /// less; whether it is the whole says [`is_whole`](Network::is_whole).
+    pub(crate) fn cut(
+        &mut self,
+        source: usize,
+        sink: usize,
+        most: u32,
+        stop: &dyn Fn(u64) -> bool,
+    ) -> i64 {
         self.sort_arcs();
         self.start_from_kept();
         self.whole = false;
@@ -117,7 +131,12 @@ impl Network {
                 break;
             }
             self.next.copy_from_slice(&self.start[..self.level.len()]);
+            let before = self.filled;
             self.flow = self.flow.saturating_add(self.fill(source, sink));
+            let looked = self.head.len() as u64 + self.filled - before;
+            if self.is_exhausted() || stop(looked) {
+                break;
+            }
         }
         self.flow
     }
@@ -143,6 +162,11 @@ impl Network {
             }
             self.flow = kept.flow;
         }
+    }
+
+    /// Whether no more arcs may be looked at.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.work + self.filled > self.most_arcs
     }
 
     /// Whether the last cut was found, and not given up.
@@ -202,7 +226,9 @@ impl Network {
         let mut path: Vec<u32> = Vec::new();
         let mut u = source;
         loop {
+            self.filled += 1;
             if u == sink {
+                self.filled += path.len() as u64;
                 let by = path.iter().map(|&a| self.left[a as usize]).min();
                 let by = by.unwrap_or(0);
                 for &a in &path {
@@ -217,6 +243,9 @@ impl Network {
                 path.truncate(full);
                 continue;
             }
+            if self.is_exhausted() {
+                return total;
+            }
             let end = self.start[u + 1] as usize;
             let open = self.arcs[self.next[u] as usize..end].iter().position(|&a| {
                 let v = self.head[a as usize] as usize;
@@ -225,12 +254,14 @@ impl Network {
             });
             match open {
                 Some(k) => {
+                    self.filled += k as u64;
                     self.next[u] += k as u32;
                     let a = self.arcs[self.next[u] as usize];
                     path.push(a);
                     u = self.head[a as usize] as usize;
                 }
                 None => {
+                    self.filled += (end - self.next[u] as usize) as u64;
                     self.next[u] = end as u32;
                     let Some(a) = path.pop() else {
                         return total;
@@ -250,13 +281,13 @@ mod tests {
     /// Two paths of 3 and 2 that share a bridge of 4: the bridge is the cut.
     #[test]
     fn the_cut_is_where_the_flow_is_full() {
-        let mut network = Network::new(5, 5);
+        let mut network = Network::new(5, 5, 1_000);
         network.arc(0, 1, 3);
         network.arc(0, 2, 2);
         network.arc(1, 3, UNCUT);
         network.arc(2, 3, UNCUT);
         let bridge = network.arc(3, 4, 4);
-        assert_eq!(network.cut(0, 4, 10), 4);
+        assert_eq!(network.cut(0, 4, 10, &|_| false), 4);
         assert!(network.is_whole());
         let side = network.on_source_side(0);
         assert!(side[3] && !side[4]);
@@ -264,8 +295,31 @@ mod tests {
         network.keep();
         for (width, flow) in [(9, 5), (4, 4), (3, 3)] {
             network.set(bridge, width);
-            assert_eq!(network.cut(0, 4, 10), flow);
+            assert_eq!(network.cut(0, 4, 10, &|_| false), flow);
             assert_eq!(network.on_source_side(0)[3], width <= 4);
         }
+    }
+    /// However large the network, a search ends soon after the arcs that it may look at.
+    #[test]
+    fn a_cut_is_given_up_after_the_arcs_that_it_may_look_at() {
+        // Every node leads to every later one, so that there are paths of every length.
+        let (nodes, most) = (60, 20_000);
+        let mut network = Network::new(nodes, nodes * nodes / 2, most);
+        for from in 0..nodes {
+            for to in from + 1..nodes {
+                network.arc(from, to, 1 + (from * 7 + to * 3) as i64 % 11);
+            }
+        }
+        let arcs = network.head.len() as u64;
+        for _ in 0..50 {
+            network.cut(0, nodes - 1, 1000, &|_| false);
+        }
+        assert!(network.is_exhausted());
+        // One search more for each call, and what the last one had begun.
+        assert!(network.work() + network.filled <= most + 51 * arcs);
+        // Whoever says stop is heard after the first search.
+        let before = network.work();
+        network.cut(0, nodes - 1, 1000, &|_| true);
+        assert!(network.work() <= before + arcs);
     }
 }

@@ -16,7 +16,7 @@ use super::Search;
 use super::anneal::Found;
 use super::exact::{Exact, exact};
 use super::problem::Problem;
-use crate::Watch;
+use super::pulse::Pulse;
 
 /// Halvings of the range between the floor and the lowest peak so far, without work to follow and
 /// with it.
@@ -30,12 +30,7 @@ const STEP: f64 = 0.04;
 const NEAR: i64 = 1024;
 
 /// See the module's documentation. Also says whether the watch said stop.
-pub(super) fn lowest(
-    problem: &Problem,
-    floor: i64,
-    work: u64,
-    watch: &mut dyn Watch,
-) -> (Found, bool) {
+pub(super) fn lowest(problem: &Problem, floor: i64, work: u64, pulse: &Pulse) -> (Found, bool) {
     let (mut best, mut too_low) = match exhaust(problem, floor) {
         Exhausted::Lowest(best) => return (best, false),
         Exhausted::Between { too_low, best } => (best, too_low),
@@ -57,11 +52,10 @@ pub(super) fn lowest(
                 (floor.max(best.peak - below), work / u64::from(ROUNDS))
             }
         };
-        let mut search = Search::new(problem, limit, share, watch);
+        let mut search = Search::new(problem, limit, share, pulse);
         search.add(best.clone());
         search.start();
         search.anneal();
-        let stopped = search.stopped;
         if search.best.peak > limit {
             match is_halving {
                 true => too_low = limit,
@@ -71,7 +65,7 @@ pub(super) fn lowest(
         if search.best.peak < best.peak {
             best = search.best;
         }
-        if stopped {
+        if pulse.is_stopped() {
             return (best, true);
         }
     }
@@ -159,7 +153,7 @@ mod tests {
             let graph = layers(n);
             let problem = Problem::new(&graph, &needed_nodes(&graph));
             let floor = floor(&graph).bytes.get() as i64;
-            let (best, stopped) = lowest(&problem, floor, 0, &mut NoWatch);
+            let (best, stopped) = lowest(&problem, floor, 0, &Pulse::new(&mut NoWatch));
             let plain = Found::of_order(&problem, &problem.natural).peak;
             assert!(!stopped);
             assert!(best.peak < plain, "{n} layers: {} of {plain}", best.peak);

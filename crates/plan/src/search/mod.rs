@@ -22,6 +22,7 @@ mod flow;
 mod lowest;
 pub(crate) mod moment;
 pub(crate) mod problem;
+mod pulse;
 mod random;
 mod reorder;
 mod sequence;
@@ -36,6 +37,7 @@ use anneal::{Annealer, Found, Schedule};
 use cuts::Cutter;
 use exact::{Exact, exact};
 use problem::Problem;
+use pulse::Pulse;
 use sequence::Sequence;
 
 /// Work of the annealing (storages touched) at effort 0; each level doubles it. At the default
@@ -79,11 +81,12 @@ fn draft(graph: &Graph, budget: Bytes, options: &Options, watch: &mut dyn Watch)
         Exact::Unknown => {}
     }
     let work = work(&problem, options.effort);
-    let mut search = Search::new(&problem, limit, work, watch);
+    let pulse = Pulse::new(watch);
+    let mut search = Search::new(&problem, limit, work, &pulse);
     search.start();
     search.anneal();
-    let Search { best, stopped, .. } = search;
-    let mut draft = finished(&problem, &best, work, stopped);
+    let best = search.best;
+    let mut draft = finished(&problem, &best, work, pulse.is_stopped());
     if best.peak <= limit && best.time > problem.least_time() {
         draft.time_bound = Micros(bound_of(&problem, limit, options.effort));
         draft.is_bound_best = true;
@@ -96,7 +99,7 @@ fn lowest(graph: &Graph, floor: Bytes, options: &Options, watch: &mut dyn Watch)
     let problem = Problem::new(graph, &needed_nodes(graph));
     let floor = signed(floor);
     let work = work(&problem, options.effort) * LOWEST.0 / LOWEST.1;
-    let (best, stopped) = lowest::lowest(&problem, floor, work, watch);
+    let (best, stopped) = lowest::lowest(&problem, floor, work, &Pulse::new(watch));
     finished(&problem, &best, work, stopped)
 }
 
@@ -146,20 +149,18 @@ fn bound_of(problem: &Problem, limit: i64, effort: Effort) -> f64 {
 }
 
 /// The state of a search.
-struct Search<'a> {
+struct Search<'a, 'w> {
     problem: &'a Problem,
     /// The budget.
     limit: i64,
     /// Work that may be done, and that has been done.
     work: u64,
     done: u64,
-    /// Whether the watch said stop.
-    stopped: bool,
     best: Found,
     /// The best few sequences so far, the best first.
     starts: Vec<Found>,
     cutter: Cutter<'a>,
-    watch: &'a mut dyn Watch,
+    pulse: &'a Pulse<'w>,
 }
 
 /// Temperatures to begin with, as shares of the mean time of a node: for repairs, for trade-offs,
@@ -186,29 +187,28 @@ const HOPELESS: f64 = 0.1;
 /// Sequences of cuts without gain after which no more are tried, for the first plan and otherwise.
 const PATIENCE: (u32, u32) = (2, 48);
 
-impl<'a> Search<'a> {
-    fn new(problem: &'a Problem, limit: i64, work: u64, watch: &'a mut dyn Watch) -> Search<'a> {
+impl<'a, 'w> Search<'a, 'w> {
+    fn new(problem: &'a Problem, limit: i64, work: u64, pulse: &'a Pulse<'w>) -> Search<'a, 'w> {
         let best = Found::of_order(problem, &problem.natural);
         Search {
             problem,
             limit,
             work,
             done: 0,
-            stopped: false,
             starts: vec![best.clone()],
             best,
             cutter: match work {
                 0 => Cutter::new(problem, limit, FIRST_ARCS, true),
                 _ => Cutter::new(problem, limit, (ARCS * work / 4).max(LEAST_ARCS), false),
             },
-            watch,
+            pulse,
         }
     }
 
     /// The first plans.
     fn start(&mut self) {
         self.add_with_foresight(&self.problem.natural);
-        if self.is_first_enough() {
+        if self.is_enough() {
             return;
         }
         let peak = |order: &[u32]| Found::of_order(self.problem, order).peak;
@@ -217,7 +217,7 @@ impl<'a> Search<'a> {
         if peak(&reordered) < peak(&self.problem.natural) {
             self.add_with_foresight(&reordered);
         }
-        if self.is_first_enough() || self.report(0) {
+        if self.is_enough() || self.report(0) {
             return;
         }
         self.cut_until(match self.work {
@@ -234,18 +234,24 @@ impl<'a> Search<'a> {
             _ => MOST_RUNS.1,
         };
         for bend in first::BENDS {
-            if self.is_first_enough() {
+            if self.is_enough() || self.pulse.is_stopped() {
                 return;
             }
-            if let Some(order) = first::first(self.problem, base, self.limit, bend, most_runs) {
+            if let Some(order) =
+                first::first(self.problem, base, self.limit, bend, most_runs, &|edges| {
+                    self.pulse.beat(edges)
+                })
+            {
                 self.add(Found::of_order(self.problem, &order));
             }
         }
     }
 
-    /// Whether the first plan that fits is all that was asked for, and is there.
-    fn is_first_enough(&self) -> bool {
-        self.work == 0 && self.best.peak <= self.limit
+    /// Whether there is a plan that fits, and the first is all that was asked for, or none can be
+    /// faster.
+    fn is_enough(&self) -> bool {
+        let is_best = || self.best.time <= self.problem.least_time();
+        self.best.peak <= self.limit && (self.work == 0 || is_best())
     }
 
     /// Cuts until so much work is done, or they bring nothing more. At least one.
@@ -258,17 +264,21 @@ impl<'a> Search<'a> {
         loop {
             let before = self.best.clone();
             let arcs = self.cutter.work;
-            let (problem, limit, polish_work) = (
+            let (problem, limit, pulse, polish_work) = (
                 self.problem,
                 self.limit,
+                self.pulse,
                 self.work.min(POLISH * self.problem.natural.len() as u64),
             );
-            let found = self.cutter.next(&mut |found| {
-                if polish_work == 0 {
-                    return found;
-                }
-                polish(problem, &found, limit, polish_work)
-            });
+            let found = self.cutter.next(
+                &mut |found| {
+                    if polish_work == 0 {
+                        return found;
+                    }
+                    polish(problem, &found, limit, polish_work)
+                },
+                &|arcs| pulse.beat(arcs),
+            );
             self.done += (self.cutter.work - arcs) / ARCS + polish_work;
             let Some(found) = found else {
                 return;
@@ -278,7 +288,7 @@ impl<'a> Search<'a> {
                 true => 0,
                 false => idle + 1,
             };
-            if self.is_first_enough() || self.done >= work || idle > patience || self.report(0) {
+            if self.is_enough() || self.done >= work || idle > patience || self.report(0) {
                 return;
             }
         }
@@ -300,7 +310,7 @@ impl<'a> Search<'a> {
     /// are hopeless.
     fn anneal(&mut self) {
         // Without a node that runs there is nothing to move.
-        if self.work == 0 || self.stopped || self.problem.natural.len() < 2 {
+        if self.work == 0 || self.is_enough() || self.problem.natural.len() < 2 {
             return;
         }
         let mut tried: Vec<(Found, f64)> = Vec::new();
@@ -325,7 +335,7 @@ impl<'a> Search<'a> {
 
     /// One annealing from `start`.
     fn run(&mut self, start: &Found, hot: f64, work: u64, seed: u64) -> Found {
-        if self.stopped {
+        if self.pulse.is_stopped() {
             return start.clone();
         }
         let mean = self.problem.least_time() / self.problem.natural.len() as f64;
@@ -357,8 +367,7 @@ impl<'a> Search<'a> {
             best: (self.best.peak <= self.limit).then_some(Micros(self.best.time)),
             lowest: Bytes(self.best.peak.unsigned_abs()),
         };
-        self.stopped |= self.watch.progress(&progress).is_break();
-        self.stopped
+        self.pulse.report(progress)
     }
 }
 

@@ -36,12 +36,14 @@ pub(crate) struct Moment<'m> {
 
 impl<'m> Moment<'m> {
     /// `past[v]`: node `v` has run. `needed[s]`: the future reads storage `s`, which the past
-    /// wrote. `free[s]`: storage `s` is live at the moment in any case, and costs nothing.
+    /// wrote. `free[s]`: storage `s` is live at the moment in any case, and costs nothing. All
+    /// solutions together look at `most_arcs`, and are then given up.
     pub(crate) fn new(
         problem: &'m Problem,
         past: &[bool],
         needed: &[bool],
         free: &[bool],
+        most_arcs: u64,
     ) -> Moment<'m> {
         // Only what can be needed again gets a node: walk back from what the future reads.
         let mut of_storage = vec![usize::MAX; problem.bytes.len()];
@@ -81,7 +83,7 @@ impl<'m> Moment<'m> {
             .iter()
             .map(|&(w, _)| problem.reads.of(w as usize).len());
         let arcs = storages.len() + forced + again.len() + reads.sum::<usize>();
-        let mut network = Network::new(count, arcs);
+        let mut network = Network::new(count, arcs, most_arcs);
         let mut priced = Vec::with_capacity(storages.len());
         for (i, &s) in storages.iter().enumerate() {
             let d = of_storage[s as usize];
@@ -131,13 +133,15 @@ impl<'m> Moment<'m> {
         self.weights = storages.map(|&s| weights[s as usize]).collect();
     }
 
-    /// The least `time + price · bytes`, in microseconds, never more than the truth.
-    pub(crate) fn least(&mut self, price: f64) -> f64 {
+    /// The least `time + price · bytes`, in microseconds, never more than the truth. It is given up
+    /// when `stop` says so of the arcs looked at since it was asked.
+    pub(crate) fn least(&mut self, price: f64, stop: &dyn Fn(u64) -> bool) -> f64 {
         for (&(arc, bytes), weight) in self.priced.iter().zip(&self.weights) {
             let capacity = bytes * weight * price * SCALE;
             self.network.set(arc, capacity.min(UNCUT as f64) as i64);
         }
-        self.network.cut(self.source, self.sink, MOST_SEARCHES) as f64 / SCALE
+        let (source, sink) = (self.source, self.sink);
+        self.network.cut(source, sink, MOST_SEARCHES, stop) as f64 / SCALE
     }
 
     /// Solutions at a higher price from now on start from the last one, which saves work.
@@ -149,6 +153,11 @@ impl<'m> Moment<'m> {
     /// lower bound.
     pub(crate) fn is_solved(&self) -> bool {
         self.network.is_whole()
+    }
+
+    /// Whether no more arcs may be looked at.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.network.is_exhausted()
     }
 
     /// Arcs looked at so far.

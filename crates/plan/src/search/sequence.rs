@@ -16,6 +16,8 @@
 //! [`valid_at`](Sequence::valid_at) and [`serves_all`](Sequence::serves_all) are for the caller to
 //! ask.
 
+use std::cell::Cell;
+
 use super::problem::Problem;
 use super::tree::MaxTree;
 
@@ -69,6 +71,9 @@ pub(crate) struct Sequence<'m> {
     crowded: bool,
     /// Storages touched by all edits so far.
     work: u64,
+    /// Slots and storages looked at beside the edits: where empty slots were spread again, and
+    /// where the whole order was read off.
+    looked: Cell<u64>,
 }
 
 /// More moves than this for one empty slot, and the slots are spread again.
@@ -94,6 +99,7 @@ impl<'m> Sequence<'m> {
             journal: Vec::new(),
             crowded: false,
             work: 0,
+            looked: Cell::new(0),
         };
         sequence.load(order);
         sequence
@@ -103,6 +109,7 @@ impl<'m> Sequence<'m> {
     pub(crate) fn load(&mut self, order: &[u32]) {
         let problem = self.problem;
         let size = (2 * order.len()).next_power_of_two().max(8);
+        self.look(size as u64);
         self.slots = vec![EMPTY; size];
         self.node = order.to_vec();
         self.spare.clear();
@@ -118,6 +125,7 @@ impl<'m> Sequence<'m> {
         for (i, &v) in order.iter().enumerate() {
             self.slots[slot(i)] = i as u32;
             self.runs[v as usize].push(i as u32);
+            self.look(self.degree(v as usize));
             for &s in problem.reads.of(v as usize) {
                 self.read_by[s as usize].push(i as u32);
             }
@@ -144,6 +152,7 @@ impl<'m> Sequence<'m> {
 
     /// The nodes in order.
     pub(crate) fn order(&self) -> Vec<u32> {
+        self.look(self.slots.len() as u64);
         let runs = self.slots.iter().filter(|&&r| r != EMPTY);
         runs.map(|&r| self.node[r as usize]).collect()
     }
@@ -172,6 +181,16 @@ impl<'m> Sequence<'m> {
     /// Storages touched by all edits so far.
     pub(crate) fn work(&self) -> u64 {
         self.work
+    }
+
+    /// Slots and storages looked at so far beside the edits.
+    pub(crate) fn looked(&self) -> u64 {
+        self.looked.get()
+    }
+
+    /// Counts so many slots or storages.
+    pub(crate) fn look(&self, count: u64) {
+        self.looked.set(self.looked.get() + count);
     }
 
     pub(crate) fn slot_count(&self) -> u32 {
@@ -458,7 +477,7 @@ impl<'m> Sequence<'m> {
         self.work += self.degree(node);
     }
 
-    fn degree(&self, node: usize) -> u64 {
+    pub(crate) fn degree(&self, node: usize) -> u64 {
         (self.problem.reads.of(node).len() + self.problem.writes.of(node).len()) as u64
     }
 
