@@ -7,7 +7,6 @@ use super::KernelError;
 use super::lanes::{Arithmetic, vectorised};
 use super::math::{logistic, normal_tail};
 use super::tasks::map_elements;
-use crate::Threads;
 use crate::dispatch::{Call, Kernel};
 use rekindle_program::op::{Gelu, GeluDx, GeluKind, Relu, ReluDx};
 
@@ -30,7 +29,7 @@ impl Kernel for Relu {
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
-        relu(call.read(0), call.write(0), call.threads);
+        map_elements(call, |[x], y| relu_chunk(x, y));
         Ok(())
     }
 }
@@ -41,7 +40,7 @@ impl Kernel for ReluDx {
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
-        relu_dx(call.read(0), call.read(1), call.write(0), call.threads);
+        map_elements(call, |[y, dy], dx| relu_dx_chunk(y, dy, dx));
         Ok(())
     }
 }
@@ -52,7 +51,7 @@ impl Kernel for Gelu {
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
-        gelu(self.kind, call.read(0), call.write(0), call.threads);
+        map_elements(call, |[x], y| gelu_chunk(self.kind, x, y));
         Ok(())
     }
 }
@@ -63,32 +62,9 @@ impl Kernel for GeluDx {
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
-        let (x, dy) = (call.read(0), call.read(1));
-        gelu_dx(self.0.kind, x, dy, call.write(0), call.threads);
+        map_elements(call, |[x, dy], dx| gelu_dx_chunk(self.0.kind, x, dy, dx));
         Ok(())
     }
-}
-
-/// `y = relu(x)`.
-fn relu(x: &[f32], y: &mut [f32], threads: &Threads) {
-    map_elements(threads, [x], y, |[x], y| relu_chunk(x, y));
-}
-
-/// `dx = dy` where `y` is positive (or NaN), zero elsewhere.
-fn relu_dx(y: &[f32], dy: &[f32], dx: &mut [f32], threads: &Threads) {
-    map_elements(threads, [y, dy], dx, |[y, dy], dx| relu_dx_chunk(y, dy, dx));
-}
-
-/// `y = gelu(x)`.
-fn gelu(kind: GeluKind, x: &[f32], y: &mut [f32], threads: &Threads) {
-    map_elements(threads, [x], y, |[x], y| gelu_chunk(kind, x, y));
-}
-
-/// `dx = dy · gelu'(x)`.
-fn gelu_dx(kind: GeluKind, x: &[f32], dy: &[f32], dx: &mut [f32], threads: &Threads) {
-    map_elements(threads, [x, dy], dx, |[x, dy], dx| {
-        gelu_dx_chunk(kind, x, dy, dx)
-    });
 }
 
 vectorised! {
@@ -100,6 +76,7 @@ vectorised! {
 }
 
 vectorised! {
+    /// `dx = dy` where `y` is positive (or NaN), zero elsewhere.
     fn relu_dx_chunk<A>(y: &[f32], dy: &[f32], dx: &mut [f32]) {
         for ((dx, &y), &dy) in dx.iter_mut().zip(y).zip(dy) {
             *dx = if y <= 0.0 { 0.0 } else { dy };
@@ -126,6 +103,7 @@ vectorised! {
 }
 
 vectorised! {
+    /// `dx = dy · gelu'(x)`.
     fn gelu_dx_chunk<A>(kind: GeluKind, x: &[f32], dy: &[f32], dx: &mut [f32]) {
         match kind {
             GeluKind::Erf => {
@@ -156,8 +134,11 @@ fn tanh_weight<A: Arithmetic>(x: f32) -> (f32, f32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Threads;
     use crate::kernels::lanes::tests::portable;
-    use crate::kernels::test_data::{AWKWARD_LENGTHS, assert_close, assert_same_bits, random};
+    use crate::kernels::test_data::{
+        AWKWARD_LENGTHS, assert_close, assert_same_bits, compute, random,
+    };
 
     /// `gelu(x)` and its derivative, from an independent formula in `f64`.
     fn reference(kind: GeluKind, x: f64) -> (f64, f64) {
@@ -185,14 +166,13 @@ mod tests {
     fn relu_keeps_nan_and_stops_the_gradient_at_zero() {
         let threads = Threads::new(1);
         let x = [-1.0, -0.0, 0.0, 2.0, f32::NAN, f32::NEG_INFINITY];
-        let mut y = [9.0; 6];
-        relu(&x, &mut y, &threads);
+        let op = Relu { len: 6 };
+        let y = compute(op, &[&x], &threads).unwrap().remove(0);
         assert_eq!(y[..4], [0.0, 0.0, 0.0, 2.0]);
         assert!(y[4].is_nan());
         assert_eq!(y[5], 0.0);
-        let mut dx = [9.0; 6];
-        relu_dx(&y, &[5.0; 6], &mut dx, &threads);
-        assert_eq!(dx, [0.0, 0.0, 0.0, 5.0, 5.0, 0.0]);
+        let dx = compute(ReluDx(op), &[&y, &[5.0; 6]], &threads).unwrap();
+        assert_eq!(dx[0], [0.0, 0.0, 0.0, 5.0, 5.0, 0.0]);
     }
 
     #[test]
@@ -201,21 +181,22 @@ mod tests {
         for kind in [GeluKind::Erf, GeluKind::Tanh] {
             let x: Vec<f32> = (-600..=600).map(|i| i as f32 / 100.0).collect();
             let dy = vec![2.0; x.len()];
-            let (mut y, mut dx) = (vec![0.0; x.len()], vec![0.0; x.len()]);
-            let both = |y: &mut [f32], dx: &mut [f32]| {
-                gelu(kind, &x, y, &threads);
-                gelu_dx(kind, &x, &dy, dx, &threads);
+            let op = Gelu { len: x.len(), kind };
+            let both = || {
+                let y = compute(op, &[&x], &threads).unwrap().remove(0);
+                (
+                    y,
+                    compute(GeluDx(op), &[&x, &dy], &threads).unwrap().remove(0),
+                )
             };
             let want: Vec<(f64, f64)> = x.iter().map(|&x| reference(kind, f64::from(x))).collect();
             let value: Vec<f64> = want.iter().map(|w| w.0).collect();
             let slope: Vec<f64> = want.iter().map(|w| 2.0 * w.1).collect();
-            both(&mut y, &mut dx);
-            // Eight roundings of values up to 6, and the finite difference's own 1e-9.
-            assert_close(&y, &value, 1e-6, 1e-9);
-            assert_close(&dx, &slope, 1e-6, 5e-7);
-            portable(|| both(&mut y, &mut dx));
-            assert_close(&y, &value, 1e-6, 1e-9);
-            assert_close(&dx, &slope, 1e-6, 5e-7);
+            for (y, dx) in [both(), portable(both)] {
+                // Eight roundings of values up to 6, and the finite difference's own 1e-9.
+                assert_close(&y, &value, 1e-6, 1e-9);
+                assert_close(&dx, &slope, 1e-6, 5e-7);
+            }
         }
     }
 
@@ -224,11 +205,11 @@ mod tests {
         for len in AWKWARD_LENGTHS {
             let (x, dy) = (random(len, 3), random(len, 4));
             assert_same_bits(|threads| {
-                let mut outputs = vec![vec![f32::NAN; len]; 5];
-                relu(&x, &mut outputs[0], threads);
-                for (i, kind) in [GeluKind::Erf, GeluKind::Tanh].into_iter().enumerate() {
-                    gelu(kind, &x, &mut outputs[1 + 2 * i], threads);
-                    gelu_dx(kind, &x, &dy, &mut outputs[2 + 2 * i], threads);
+                let mut outputs = compute(Relu { len }, &[&x], threads).unwrap();
+                for kind in [GeluKind::Erf, GeluKind::Tanh] {
+                    let op = Gelu { len, kind };
+                    outputs.extend(compute(op, &[&x], threads).unwrap());
+                    outputs.extend(compute(GeluDx(op), &[&x, &dy], threads).unwrap());
                 }
                 outputs
             });

@@ -16,7 +16,6 @@ use super::activation::relu_of;
 use super::columns::{self, BLOCK, CHUNK};
 use super::lanes::{Arithmetic, vectorised};
 use super::tasks::{chunks_mut2, rows_per_task};
-use crate::Threads;
 use crate::dispatch::{Call, Kernel};
 use rekindle_program::op::{BatchNorm, BatchNormStats, BatchNormUpdate, Tail};
 
@@ -33,13 +32,20 @@ impl Kernel for BatchNormStats {
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
-        batch_norm_stats(
-            &self.0,
-            call.read(0),
-            call.write(0),
-            call.scratch(),
-            call.threads,
-        );
+        let (x, channels): (&[f32], usize) = (call.read(0), self.0.channels);
+        let partials = &mut call.scratch()[..self.scratch(call.threads.count())];
+        let elements = columns::rows_per_task(self.0.rows) * channels;
+        call.threads
+            .chunks_mut(partials, PARTIAL * channels, &|task, partial| {
+                let range = task * elements..x.len().min((task + 1) * elements);
+                task_moments(channels, &x[range], partial);
+            });
+        let stats: &mut [f32] = call.write(0);
+        let (mean, variance) = stats.split_at_mut(channels);
+        let (mean, variance) = ((mean, JOINED), (variance, JOINED));
+        chunks_mut2(call.threads, mean, variance, |task, mean, variance| {
+            join_moments(&self.0, &partials[task * JOINED..], mean, variance);
+        });
         Ok(())
     }
 }
@@ -50,62 +56,54 @@ impl Kernel for BatchNorm {
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
-        let [x, stats, gamma, beta] = [0, 1, 2, 3].map(|k| call.read(k));
-        let residual = call.read_if(self.tail == Tail::AddRelu, 4);
-        let (y, scratch) = (call.write(0), call.scratch());
-        batch_norm(
-            self,
-            x,
-            stats,
-            gamma,
-            beta,
-            residual,
-            y,
-            scratch,
-            call.threads,
-        );
+        let [x, stats, gamma, beta]: [&[f32]; 4] = [0, 1, 2, 3].map(|k| call.read(k));
+        let residual: Option<&[f32]> = call.read_if(self.tail == Tail::AddRelu, 4);
+        let channels = self.channels;
+        let scale = &mut call.scratch()[..channels];
+        scales(self, stats, gamma, scale);
+        let (scale, mean) = (&*scale, &stats[..channels]);
+        let elements = rows_per_task(channels) * channels.max(1);
+        call.threads
+            .chunks_mut(call.write(0), elements, &|task, y| {
+                let range = task * elements..task * elements + y.len();
+                let x = &x[range.clone()];
+                match (self.tail, residual) {
+                    (Tail::Relu, _) => normalise_relu(x, mean, scale, beta, y),
+                    (_, Some(residual)) => normalise_add(x, &residual[range], mean, scale, beta, y),
+                    (_, None) => normalise(x, mean, scale, beta, y),
+                }
+            });
         Ok(())
     }
 }
 
+/// The running variance takes the unbiased one, which one row alone does not have: it is NaN then,
+/// as in PyTorch's kernel.
 impl Kernel for BatchNormUpdate {
     fn scratch(&self, _: usize) -> usize {
         0
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
-        let (mean, variance) = (call.update(1), call.update(2));
-        batch_norm_update(self, call.read(0), mean, variance, call.update(3));
+        let stats: &[f32] = call.read(0);
+        let (mean, variance) = stats.split_at(self.norm.channels);
+        let (running_mean, running_var): (&mut [f32], &mut [f32]) =
+            (call.update(1), call.update(2));
+        let batches: &mut [i64] = call.update(3);
+        let rows = self.norm.rows as f64;
+        let unbias = (rows / (rows - 1.0)) as f32;
+        let update = |running: &mut f32, batch: f32| {
+            *running = (1.0 - self.momentum) * *running + self.momentum * batch;
+        };
+        for (running, &batch) in running_mean.iter_mut().zip(mean) {
+            update(running, batch);
+        }
+        for (running, &batch) in running_var.iter_mut().zip(variance) {
+            update(running, batch * unbias);
+        }
+        batches[0] += 1;
         Ok(())
     }
-}
-
-/// `batch_norm_stats`: `x → stats` (mean, biased variance).
-pub(super) fn batch_norm_stats(
-    dims: &BatchNorm,
-    x: &[f32],
-    stats: &mut [f32],
-    scratch: &mut [f32],
-    threads: &Threads,
-) {
-    let channels = dims.channels;
-    let want = (dims.rows * channels, 2 * channels);
-    assert_eq!((x.len(), stats.len()), want, "operand lengths");
-    let partials = &mut scratch[..columns::tasks(dims.rows) * PARTIAL * channels];
-    let rows = columns::rows_per_task(dims.rows);
-    threads.chunks_mut(partials, PARTIAL * channels, &|task, partial| {
-        let range = task * rows * channels..x.len().min((task + 1) * rows * channels);
-        task_moments(channels, &x[range], partial);
-    });
-    let (mean, variance) = stats.split_at_mut(channels);
-    chunks_mut2(
-        threads,
-        (mean, JOINED),
-        (variance, JOINED),
-        |task, mean, variance| {
-            join_moments(dims, &partials[task * JOINED..], mean, variance);
-        },
-    );
 }
 
 vectorised! {
@@ -198,39 +196,6 @@ pub(super) fn normalised<A: Arithmetic>(centred: f32, scale: f32, beta: f32) -> 
     A::mul_add(centred, scale, beta)
 }
 
-/// `batch_norm`: `x, stats, gamma, beta [, residual] → y`; the residual is there if the tail is
-/// [`Tail::AddRelu`].
-#[allow(clippy::too_many_arguments)] // The operands of the op.
-pub(super) fn batch_norm(
-    dims: &BatchNorm,
-    x: &[f32],
-    stats: &[f32],
-    gamma: &[f32],
-    beta: &[f32],
-    residual: Option<&[f32]>,
-    y: &mut [f32],
-    scratch: &mut [f32],
-    threads: &Threads,
-) {
-    let channels = dims.channels;
-    let want = (dims.rows * channels, dims.rows * channels);
-    assert_eq!((x.len(), y.len()), want, "operand lengths");
-    assert_eq!(residual.is_some(), dims.tail == Tail::AddRelu, "residual");
-    let scale = &mut scratch[..channels];
-    scales(dims, stats, gamma, scale);
-    let (scale, mean) = (&*scale, &stats[..channels]);
-    let elements = rows_per_task(channels) * channels.max(1);
-    threads.chunks_mut(y, elements, &|task, y| {
-        let range = task * elements..task * elements + y.len();
-        let x = &x[range.clone()];
-        match (dims.tail, residual) {
-            (Tail::Relu, _) => normalise_relu(x, mean, scale, beta, y),
-            (_, Some(residual)) => normalise_add(x, &residual[range], mean, scale, beta, y),
-            (_, None) => normalise(x, mean, scale, beta, y),
-        }
-    });
-}
-
 vectorised! {
     fn normalise<A>(x: &[f32], mean: &[f32], scale: &[f32], beta: &[f32], y: &mut [f32]) {
         let channels = mean.len();
@@ -274,38 +239,12 @@ vectorised! {
     }
 }
 
-/// `batch_norm_update`: `stats, running_mean*, running_var*, batches*`.
-///
-/// The running variance takes the unbiased one, which one row alone does not have: it is NaN then,
-/// as in PyTorch's kernel.
-fn batch_norm_update(
-    BatchNormUpdate { norm, momentum }: &BatchNormUpdate,
-    stats: &[f32],
-    running_mean: &mut [f32],
-    running_var: &mut [f32],
-    batches: &mut [i64],
-) {
-    assert_eq!(batches.len(), 1, "operand lengths");
-    let (mean, variance) = stats.split_at(norm.channels);
-    let rows = norm.rows as f64;
-    let unbias = (rows / (rows - 1.0)) as f32;
-    let update = |running: &mut f32, batch: f32| {
-        *running = (1.0 - momentum) * *running + momentum * batch;
-    };
-    for (running, &batch) in running_mean.iter_mut().zip(mean) {
-        update(running, batch);
-    }
-    for (running, &batch) in running_var.iter_mut().zip(variance) {
-        update(running, batch * unbias);
-    }
-    batches[0] += 1;
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Threads;
     use crate::kernels::lanes::tests::portable;
-    use crate::kernels::test_data::{assert_close, assert_same_bits, random};
+    use crate::kernels::test_data::{assert_close, assert_same_bits, compute, random};
 
     const SHAPES: [(usize, usize); 7] = [
         (2, 1),
@@ -318,10 +257,9 @@ mod tests {
     ];
 
     fn stats_of(dims: &BatchNorm, x: &[f32], threads: &Threads) -> Vec<f32> {
-        let mut stats = vec![f32::NAN; 2 * dims.channels];
-        let mut scratch = vec![f32::NAN; BatchNormStats(*dims).scratch(1)];
-        batch_norm_stats(dims, x, &mut stats, &mut scratch, threads);
-        stats
+        compute(BatchNormStats(*dims), &[x], threads)
+            .unwrap()
+            .remove(0)
     }
 
     fn reference_stats(dims: &BatchNorm, x: &[f32]) -> (Vec<f64>, Vec<f64>) {
@@ -405,19 +343,9 @@ mod tests {
     fn run(dims: &BatchNorm, x: &[f32], residual: &[f32], threads: &Threads) -> Vec<Vec<f32>> {
         let stats = stats_of(dims, x, threads);
         let (gamma, beta) = (random(dims.channels, 5), random(dims.channels, 6));
-        let residual = (dims.tail == Tail::AddRelu).then_some(residual);
-        let (mut y, mut scratch) = (vec![f32::NAN; x.len()], vec![0.0; dims.scratch(1)]);
-        batch_norm(
-            dims,
-            x,
-            &stats,
-            &gamma,
-            &beta,
-            residual,
-            &mut y,
-            &mut scratch,
-            threads,
-        );
+        let mut reads = vec![x, &stats, &gamma, &beta];
+        reads.extend((dims.tail == Tail::AddRelu).then_some(residual));
+        let y = compute(*dims, &reads, threads).unwrap().remove(0);
         vec![y, stats]
     }
 
@@ -460,9 +388,8 @@ mod tests {
     fn running_averages_take_the_unbiased_variance() {
         let (norm, momentum) = (plain(5, 2), 0.5);
         let op = BatchNormUpdate { norm, momentum };
-        let (mut mean, mut variance, mut batches) = ([1.0, 2.0], [3.0, 4.0], [6]);
-        let stats = [10.0, 20.0, 8.0, 16.0];
-        batch_norm_update(&op, &stats, &mut mean, &mut variance, &mut batches);
-        assert_eq!((mean, variance, batches), ([5.5, 11.0], [6.5, 12.0], [7]));
+        let reads: [&[f32]; 4] = [&[10.0, 20.0, 8.0, 16.0], &[1.0, 2.0], &[3.0, 4.0], &[6.0]];
+        let updated = compute(op, &reads, &Threads::new(1)).unwrap();
+        assert_eq!(updated, [&[5.5, 11.0][..], &[6.5, 12.0], &[7.0]]);
     }
 }

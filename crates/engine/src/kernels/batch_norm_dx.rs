@@ -10,9 +10,8 @@ use super::batch_norm::{normalised, scales};
 use super::columns::{self, CHUNK, Terms, sum_terms};
 use super::lanes::{Arithmetic, vectorised};
 use super::tasks::{chunks_mut2, rows_per_task};
-use crate::Threads;
 use crate::dispatch::{Call, Kernel};
-use rekindle_program::op::{BatchNorm, BatchNormDx, Tail};
+use rekindle_program::op::{BatchNormDx, Tail};
 
 impl Kernel for BatchNormDx {
     fn scratch(&self, _: usize) -> usize {
@@ -21,31 +20,77 @@ impl Kernel for BatchNormDx {
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
-        let tail = self.norm.tail;
-        let dy = if tail == Tail::Linear { 3 } else { 4 };
-        let reads = BatchNormDxReads {
+        let BatchNormDx { norm, two } = self;
+        let channels = norm.channels;
+        let dy = if norm.tail == Tail::Linear { 3 } else { 4 };
+        let reads = Reads {
             x: call.read(0),
             stats: call.read(1),
             gamma: call.read(2),
-            beta: call.read_if(tail == Tail::Relu, 3),
-            y: call.read_if(tail == Tail::AddRelu, 3),
+            beta: call.read_if(norm.tail == Tail::Relu, 3),
+            y: call.read_if(norm.tail == Tail::AddRelu, 3),
             dy: call.read(dy),
-            dy2: call.read_if(self.two, dy + 1),
+            dy2: call.read_if(*two, dy + 1),
         };
-        let writes = BatchNormDxWrites {
-            dx: call.write(0),
-            dgamma: call.write(1),
-            dbeta: call.write(2),
-            dresidual: (tail == Tail::AddRelu).then(|| call.write(3)),
+        let [dx, dgamma, dbeta]: [&mut [f32]; 3] = [0, 1, 2].map(|k| call.write(k));
+        let mut dresidual = (norm.tail == Tail::AddRelu).then(|| call.write(3));
+
+        let (coefficients, partials) = call.scratch().split_at_mut(3 * channels);
+        let (scale, coefficients) = coefficients.split_at_mut(channels);
+        let partials = &mut partials[..columns::tasks(norm.rows) * 2 * channels];
+        scales(norm, reads.stats, reads.gamma, scale);
+        let channel = Channels {
+            mean: &reads.stats[..channels],
+            scale,
+            beta: reads.beta.unwrap_or(&[]),
         };
-        batch_norm_dx(&self.norm, &reads, writes, call.scratch(), call.threads);
+
+        let rows = columns::rows_per_task(norm.rows) * channels;
+        match dresidual.as_deref_mut() {
+            Some(dresidual) => chunks_mut2(
+                call.threads,
+                (partials, 2 * channels),
+                (dresidual, rows),
+                |task, partial, dresidual| {
+                    sum_gradient(&reads, channel, task * rows, partial, dresidual)
+                },
+            ),
+            None => call
+                .threads
+                .chunks_mut(partials, 2 * channels, &|task, partial| {
+                    sum_gradient(&reads, channel, task * rows, partial, &mut []);
+                }),
+        }
+        columns::join(partials, 2 * channels, dbeta, call.threads);
+        columns::join(&partials[channels..], 2 * channels, dgamma, call.threads);
+
+        let (offset, slope) = coefficients.split_at_mut(channels);
+        let variance = &reads.stats[channels..];
+        for c in 0..channels {
+            let spread = variance[c] + norm.eps;
+            offset[c] = -dbeta[c] / norm.rows as f32;
+            slope[c] = -dgamma[c] / (spread * norm.rows as f32);
+            dgamma[c] /= spread.sqrt();
+        }
+        let (offset, slope, dresidual) = (&*offset, &*slope, dresidual.as_deref());
+        let elements = rows_per_task(channels) * channels;
+        call.threads.chunks_mut(dx, elements, &|task, dx| {
+            let range = task * elements..task * elements + dx.len();
+            let x = &reads.x[range.clone()];
+            // With a residual, the masked gradient has been written already.
+            let (dy, dy2) = match dresidual {
+                Some(g) => (&g[range], None),
+                None => (&reads.dy[range.clone()], reads.dy2.map(|dy2| &dy2[range])),
+            };
+            input_gradient(x, dy, dy2, channel, offset, slope, dx);
+        });
         Ok(())
     }
 }
 
-/// What [`batch_norm_dx`] reads.
+/// What the op reads.
 #[derive(Clone, Copy, Debug)]
-struct BatchNormDxReads<'a> {
+struct Reads<'a> {
     /// The input of the forward.
     x: &'a [f32],
     /// Mean and biased variance.
@@ -62,105 +107,6 @@ struct BatchNormDxReads<'a> {
     dy2: Option<&'a [f32]>,
 }
 
-/// What [`batch_norm_dx`] writes.
-#[derive(Debug)]
-struct BatchNormDxWrites<'a> {
-    /// The gradient of `x`.
-    dx: &'a mut [f32],
-    /// The gradient of `gamma`.
-    dgamma: &'a mut [f32],
-    /// The gradient of `beta`.
-    dbeta: &'a mut [f32],
-    /// The gradient of the residual, if the tail is [`Tail::AddRelu`].
-    dresidual: Option<&'a mut [f32]>,
-}
-
-/// `batch_norm_dx`: `x, stats, gamma [, beta if Relu] [, y if AddRelu], dy [, dy2] → dx, dgamma,
-/// dbeta [, dresidual if AddRelu]`.
-fn batch_norm_dx(
-    dims: &BatchNorm,
-    reads: &BatchNormDxReads,
-    writes: BatchNormDxWrites,
-    scratch: &mut [f32],
-    threads: &Threads,
-) {
-    let (channels, len) = (dims.channels, dims.rows * dims.channels);
-    let BatchNormDxWrites {
-        dx,
-        dgamma,
-        dbeta,
-        mut dresidual,
-    } = writes;
-    assert_eq!(
-        (reads.x.len(), reads.dy.len(), dx.len()),
-        (len, len, len),
-        "operand lengths"
-    );
-    assert_eq!(
-        reads.beta.is_some(),
-        dims.tail == Tail::Relu,
-        "beta is read for Relu alone"
-    );
-    assert_eq!(
-        reads.y.is_some(),
-        dims.tail == Tail::AddRelu,
-        "y is read for AddRelu alone"
-    );
-    assert_eq!(
-        dresidual.is_some(),
-        dims.tail == Tail::AddRelu,
-        "dresidual for AddRelu alone"
-    );
-
-    let (coefficients, partials) = scratch.split_at_mut(3 * channels);
-    let (scale, coefficients) = coefficients.split_at_mut(channels);
-    let partials = &mut partials[..columns::tasks(dims.rows) * 2 * channels];
-    scales(dims, reads.stats, reads.gamma, scale);
-    let channel = Channels {
-        mean: &reads.stats[..channels],
-        scale,
-        beta: reads.beta.unwrap_or(&[]),
-    };
-
-    let rows = columns::rows_per_task(dims.rows) * channels;
-    match dresidual.as_deref_mut() {
-        Some(dresidual) => chunks_mut2(
-            threads,
-            (partials, 2 * channels),
-            (dresidual, rows),
-            |task, partial, dresidual| {
-                sum_gradient(reads, channel, task * rows, partial, dresidual)
-            },
-        ),
-        None => threads.chunks_mut(partials, 2 * channels, &|task, partial| {
-            sum_gradient(reads, channel, task * rows, partial, &mut []);
-        }),
-    }
-    columns::join(partials, 2 * channels, dbeta, threads);
-    columns::join(&partials[channels..], 2 * channels, dgamma, threads);
-
-    let (offset, slope) = coefficients.split_at_mut(channels);
-    let variance = &reads.stats[channels..];
-    for c in 0..channels {
-        let spread = variance[c] + dims.eps;
-        offset[c] = -dbeta[c] / dims.rows as f32;
-        slope[c] = -dgamma[c] / (spread * dims.rows as f32);
-        dgamma[c] /= spread.sqrt();
-    }
-    let (offset, slope, dresidual) = (&*offset, &*slope, dresidual.as_deref());
-    let elements = rows_per_task(channels) * channels;
-    threads.chunks_mut(dx, elements, &|task, dx| {
-        let range = task * elements..task * elements + dx.len();
-        let x = &reads.x[range.clone()];
-        // With a residual, the masked gradient has been written already.
-        let (dy, dy2) = match dresidual {
-            Some(g) => (&g[range], None),
-            None => (&reads.dy[range.clone()], reads.dy2.map(|dy2| &dy2[range])),
-        };
-        input_gradient(x, dy, dy2, channel, offset, slope, dx);
-    });
-}
-
 /// The forward's numbers of each channel; `beta` is empty unless ReLU's mask is recomputed.
 #[derive(Clone, Copy)]
 struct Channels<'a> {
@@ -171,7 +117,7 @@ struct Channels<'a> {
 
 /// Which mask the gradient passes and whether it has two summands, known to the compiler.
 struct Gradient<'a, A, const RELU: bool, const ADD: bool, const TWO: bool> {
-    reads: &'a BatchNormDxReads<'a>,
+    reads: &'a Reads<'a>,
     channel: Channels<'a>,
     /// Offset of the task's first element in the operands.
     start: usize,
@@ -222,7 +168,7 @@ impl<A: Arithmetic, const RELU: bool, const ADD: bool, const TWO: bool> Terms<2>
 vectorised! {
     /// Sums `g` and `g · (x - mean)` over the rows of a task that starts at element `start`.
     fn sum_gradient<A>(
-        reads: &BatchNormDxReads, channel: Channels, start: usize,
+        reads: &Reads, channel: Channels, start: usize,
         out: &mut [f32], dresidual: &mut [f32],
     ) {
         macro_rules! sum {
@@ -306,14 +252,10 @@ fn gradient_rows<A: Arithmetic, const RELU: bool, const TWO: bool>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::batch_norm::{batch_norm, batch_norm_stats};
+    use crate::Threads;
     use crate::kernels::lanes::tests::portable;
-    use crate::kernels::test_data::{assert_close, assert_same_bits, random};
-    use rekindle_program::op::BatchNormStats;
-
-    fn dx_scratch(&norm: &BatchNorm) -> usize {
-        BatchNormDx { norm, two: true }.scratch(1)
-    }
+    use crate::kernels::test_data::{assert_close, assert_same_bits, compute, random};
+    use rekindle_program::op::{BatchNorm, BatchNormStats};
 
     const SHAPES: [(usize, usize); 5] = [(2, 1), (31, 3), (65, 41), (1000, 40), (4100, 64)];
 
@@ -344,47 +286,28 @@ mod tests {
         std::array::from_fn(|i| random(lens[i], 1 + i as u64))
     }
 
-    /// The forward and the backward: `[dx, dgamma, dbeta, dresidual, y, stats]`.
-    fn run(dims: &BatchNorm, two: bool, threads: &Threads) -> Vec<Vec<f32>> {
-        let [x, residual, dy, dy2, gamma, beta] = operands(dims);
-        let (len, channels, add) = (x.len(), dims.channels, dims.tail == Tail::AddRelu);
-        let (mut stats, mut y) = (vec![0.0; 2 * channels], vec![0.0; len]);
-        let mut scratch = vec![f32::NAN; BatchNormStats(*dims).scratch(1)];
-        batch_norm_stats(dims, &x, &mut stats, &mut scratch, threads);
-        let mut scratch = vec![f32::NAN; dims.scratch(1)];
-        let residual = add.then_some(&residual[..]);
-        batch_norm(
-            dims,
-            &x,
-            &stats,
-            &gamma,
-            &beta,
-            residual,
-            &mut y,
-            &mut scratch,
-            threads,
-        );
-
-        let mut scratch = vec![f32::NAN; dx_scratch(dims)];
-        let (mut dx, mut dresidual) = (vec![f32::NAN; len], vec![0.0; len]);
-        let (mut dgamma, mut dbeta) = (vec![f32::NAN; channels], vec![f32::NAN; channels]);
-        let reads = BatchNormDxReads {
-            x: &x,
-            stats: &stats,
-            gamma: &gamma,
-            beta: (dims.tail == Tail::Relu).then_some(&beta),
-            y: add.then_some(&y),
-            dy: &dy,
-            dy2: two.then_some(&dy2),
-        };
-        let writes = BatchNormDxWrites {
-            dx: &mut dx,
-            dgamma: &mut dgamma,
-            dbeta: &mut dbeta,
-            dresidual: add.then_some(&mut dresidual),
-        };
-        batch_norm_dx(dims, &reads, writes, &mut scratch, threads);
-        vec![dx, dgamma, dbeta, dresidual, y, stats]
+    /// The forward and the backward: `[dx, dgamma, dbeta, dresidual, y, stats]`; without a residual
+    /// its gradient is zero.
+    fn run(norm: &BatchNorm, two: bool, threads: &Threads) -> Vec<Vec<f32>> {
+        let [x, residual, dy, dy2, gamma, beta] = operands(norm);
+        let stats = compute(BatchNormStats(*norm), &[&x], threads)
+            .unwrap()
+            .remove(0);
+        let mut reads: Vec<&[f32]> = vec![&x, &stats, &gamma, &beta];
+        reads.extend((norm.tail == Tail::AddRelu).then_some(&residual[..]));
+        let y = compute(*norm, &reads, threads).unwrap().remove(0);
+        reads.truncate(3);
+        match norm.tail {
+            Tail::Linear => {}
+            Tail::Relu => reads.push(&beta),
+            Tail::AddRelu => reads.push(&y),
+        }
+        reads.push(&dy);
+        reads.extend(two.then_some(&dy2[..]));
+        let mut outputs = compute(BatchNormDx { norm: *norm, two }, &reads, threads).unwrap();
+        outputs.resize(4, vec![0.0; x.len()]);
+        outputs.extend([y, stats]);
+        outputs
     }
 
     /// `[dx, dgamma, dbeta, dresidual]` in `f64`, with the mask of the given `y`.
@@ -450,48 +373,23 @@ mod tests {
         };
         let x: Vec<f32> = random(512 * 64, 9).iter().map(|x| x + 100.0).collect();
         let threads = Threads::new(2);
-        let mut stats = vec![0.0; 128];
-        let mut scratch = vec![0.0; BatchNormStats(dims).scratch(1)];
-        batch_norm_stats(&dims, &x, &mut stats, &mut scratch, &threads);
+        let stats = compute(BatchNormStats(dims), &[&x], &threads)
+            .unwrap()
+            .remove(0);
         // Each channel's offset puts one of its own rows at zero, up to rounding.
         let gamma = vec![1.0; 64];
         let beta: Vec<f32> = (0..64)
             .map(|c| (stats[c] - x[c * 64 + c]) / (stats[64 + c] + dims.eps).sqrt())
             .collect();
-        let mut y = vec![0.0; x.len()];
-        let mut scratch = vec![0.0; dims.scratch(1)];
-        batch_norm(
-            &dims,
-            &x,
-            &stats,
-            &gamma,
-            &beta,
-            None,
-            &mut y,
-            &mut scratch,
-            &threads,
-        );
-
+        let y = compute(dims, &[&x, &stats, &gamma, &beta], &threads)
+            .unwrap()
+            .remove(0);
         // A gradient of ones: the sums per channel count the elements that pass.
-        let mut scratch = vec![0.0; dx_scratch(&dims)];
-        let (mut dx, mut dgamma, mut dbeta) = (vec![0.0; x.len()], vec![0.0; 64], vec![0.0; 64]);
-        let dy = vec![1.0; x.len()];
-        let reads = BatchNormDxReads {
-            x: &x,
-            stats: &stats,
-            gamma: &gamma,
-            beta: Some(&beta),
-            y: None,
-            dy: &dy,
-            dy2: None,
-        };
-        let writes = BatchNormDxWrites {
-            dx: &mut dx,
-            dgamma: &mut dgamma,
-            dbeta: &mut dbeta,
-            dresidual: None,
-        };
-        batch_norm_dx(&dims, &reads, writes, &mut scratch, &threads);
+        let (norm, two, dy) = (dims, false, vec![1.0; x.len()]);
+        let reads: [&[f32]; 5] = [&x, &stats, &gamma, &beta, &dy];
+        let dbeta = compute(BatchNormDx { norm, two }, &reads, &threads)
+            .unwrap()
+            .remove(2);
         for (c, &passed) in dbeta.iter().enumerate() {
             let positive = y.iter().skip(c).step_by(64).filter(|&&y| y > 0.0).count();
             assert_eq!(passed, positive as f32, "channel {c}");

@@ -8,28 +8,34 @@ use super::KernelError;
 use super::lanes::{maximum, sum, vectorised};
 use super::math::exp;
 use super::tasks::rows_per_task;
-use crate::Threads;
 use crate::dispatch::{Call, Kernel};
 use rekindle_program::op::{CrossEntropy, CrossEntropyDx};
 
 /// Exponentials taken at a time: a few vectors, and 2 KiB of stack.
 const BUFFER: usize = 512;
 
+/// Nothing is written if a label is no class and not [`CrossEntropy::IGNORE`].
 impl Kernel for CrossEntropy {
     fn scratch(&self, _: usize) -> usize {
         0
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
-        let (logits, labels) = (call.read(0), call.read(1));
-        cross_entropy(
-            self,
-            logits,
-            labels,
-            call.write(0),
-            call.write(1),
-            call.threads,
-        )
+        let (logits, labels): (&[f32], &[i64]) = (call.read(0), call.read(1));
+        let (loss, lse): (&mut [f32], &mut [f32]) = (call.write(0), call.write(1));
+        let counted = check_labels(self, labels)?;
+        let rows = rows_per_task(self.classes);
+        call.threads.chunks_mut(lse, rows, &|task, lse| {
+            let start = task * rows * self.classes;
+            lse_rows(&logits[start..start + lse.len() * self.classes], lse);
+        });
+        let row_loss = |(row, &label): (usize, &i64)| {
+            let class = usize::try_from(label).ok()?; // None for the ignored label.
+            Some(f64::from(lse[row]) - f64::from(logits[row * self.classes + class]))
+        };
+        let total: f64 = labels.iter().enumerate().filter_map(row_loss).sum();
+        loss[0] = (total / counted as f64) as f32;
+        Ok(())
     }
 }
 
@@ -39,93 +45,31 @@ impl Kernel for CrossEntropyDx {
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
-        let [logits, lse, dloss] = [0, 2, 3].map(|k| call.read(k));
-        cross_entropy_dx(
-            &self.0,
-            logits,
-            call.read(1),
-            lse,
-            dloss,
-            call.write(0),
-            call.threads,
-        )
+        let classes = self.0.classes;
+        let [logits, lse, dloss]: [&[f32]; 3] = [0, 2, 3].map(|k| call.read(k));
+        let labels: &[i64] = call.read(1);
+        let counted = check_labels(&self.0, labels)?;
+        let factor = dloss[0] / counted as f32;
+        let rows = rows_per_task(classes);
+        call.threads
+            .chunks_mut(call.write(0), rows * classes, &|task, dlogits| {
+                let chunks = dlogits.chunks_exact_mut(classes).enumerate();
+                for (row, dlogits) in chunks.map(|(i, chunk)| (task * rows + i, chunk)) {
+                    let Ok(class) = usize::try_from(labels[row]) else {
+                        dlogits.fill(0.0);
+                        continue;
+                    };
+                    let logits = &logits[row * classes..(row + 1) * classes];
+                    scaled_softmax(logits, lse[row], factor, dlogits);
+                    dlogits[class] -= factor;
+                }
+            });
+        Ok(())
     }
 }
 
-/// `cross_entropy`: `logits, labels → loss, lse`.
-///
-/// # Errors
-/// If a label is no class and not [`CrossEntropy::IGNORE`]; nothing is written then.
-fn cross_entropy(
-    dims: &CrossEntropy,
-    logits: &[f32],
-    labels: &[i64],
-    loss: &mut [f32],
-    lse: &mut [f32],
-    threads: &Threads,
-) -> Result<(), KernelError> {
-    assert_eq!((loss.len(), lse.len()), (1, dims.rows), "operand lengths");
-    let counted = check_operands(dims, logits, labels)?;
-    let rows = rows_per_task(dims.classes);
-    threads.chunks_mut(lse, rows, &|task, lse| {
-        let start = task * rows * dims.classes;
-        lse_rows(&logits[start..start + lse.len() * dims.classes], lse);
-    });
-    let row_loss = |(row, &label): (usize, &i64)| {
-        let class = usize::try_from(label).ok()?; // None for the ignored label.
-        Some(f64::from(lse[row]) - f64::from(logits[row * dims.classes + class]))
-    };
-    let total: f64 = labels.iter().enumerate().filter_map(row_loss).sum();
-    loss[0] = (total / counted as f64) as f32;
-    Ok(())
-}
-
-/// `cross_entropy_dx`: `logits, labels, lse, dloss → dlogits`.
-///
-/// # Errors
-/// As [`cross_entropy`].
-fn cross_entropy_dx(
-    dims: &CrossEntropy,
-    logits: &[f32],
-    labels: &[i64],
-    lse: &[f32],
-    dloss: &[f32],
-    dlogits: &mut [f32],
-    threads: &Threads,
-) -> Result<(), KernelError> {
-    assert_eq!((dloss.len(), lse.len()), (1, dims.rows), "operand lengths");
-    assert_eq!(logits.len(), dlogits.len(), "operand lengths");
-    let counted = check_operands(dims, logits, labels)?;
-    let factor = dloss[0] / counted as f32;
-    let rows = rows_per_task(dims.classes);
-    threads.chunks_mut(dlogits, rows * dims.classes, &|task, dlogits| {
-        let chunks = dlogits.chunks_exact_mut(dims.classes).enumerate();
-        for (row, dlogits) in chunks.map(|(i, chunk)| (task * rows + i, chunk)) {
-            let Ok(class) = usize::try_from(labels[row]) else {
-                dlogits.fill(0.0);
-                continue;
-            };
-            let start = row * dims.classes;
-            scaled_softmax(
-                &logits[start..start + dims.classes],
-                lse[row],
-                factor,
-                dlogits,
-            );
-            dlogits[class] -= factor;
-        }
-    });
-    Ok(())
-}
-
-/// Checks lengths and labels; returns how many rows count.
-fn check_operands(
-    dims: &CrossEntropy,
-    logits: &[f32],
-    labels: &[i64],
-) -> Result<usize, KernelError> {
-    let want = (dims.rows * dims.classes, dims.rows);
-    assert_eq!((logits.len(), labels.len()), want, "operand lengths");
+/// Checks the labels; returns how many rows count.
+fn check_labels(dims: &CrossEntropy, labels: &[i64]) -> Result<usize, KernelError> {
     let mut counted = 0;
     for (row, &label) in labels.iter().enumerate() {
         if label == CrossEntropy::IGNORE {
@@ -174,29 +118,29 @@ vectorised! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Threads;
     use crate::kernels::lanes::tests::portable;
-    use crate::kernels::test_data::{assert_close, assert_same_bits, random};
+    use crate::kernels::test_data::{assert_close, assert_same_bits, compute, random};
 
     const SHAPES: [(usize, usize); 5] = [(1, 1), (3, 5), (40, 33), (17, 1000), (5, 30522)];
 
-    fn labels(dims: &CrossEntropy) -> Vec<i64> {
+    const IGNORE: f32 = CrossEntropy::IGNORE as f32;
+
+    fn labels(dims: &CrossEntropy) -> Vec<f32> {
         let label = |row| match row % 4 {
-            2 => CrossEntropy::IGNORE,
-            _ => (row * 7919 % dims.classes) as i64,
+            2 => IGNORE,
+            _ => (row * 7919 % dims.classes) as f32,
         };
         (0..dims.rows).map(label).collect()
     }
 
     /// Loss and gradient (for `dloss = 3`) in `f64`.
-    fn reference(dims: &CrossEntropy, x: &[f32], labels: &[i64]) -> (f64, Vec<f64>) {
-        let counted = labels
-            .iter()
-            .filter(|&&l| l != CrossEntropy::IGNORE)
-            .count() as f64;
+    fn reference(dims: &CrossEntropy, x: &[f32], labels: &[f32]) -> (f64, Vec<f64>) {
+        let counted = labels.iter().filter(|&&l| l != IGNORE).count() as f64;
         let mut loss = 0.0;
         let mut gradient = vec![0.0; x.len()];
         for (row, &label) in labels.iter().enumerate() {
-            if label == CrossEntropy::IGNORE {
+            if label == IGNORE {
                 continue;
             }
             let range = row * dims.classes..(row + 1) * dims.classes;
@@ -204,11 +148,26 @@ mod tests {
             let lse = x.iter().map(|x| x.exp()).sum::<f64>().ln();
             loss += (lse - x[label as usize]) / counted;
             for (i, (g, x)) in gradient[range].iter_mut().zip(x).enumerate() {
-                let target = f64::from(u8::from(i as i64 == label));
+                let target = f64::from(u8::from(i == label as usize));
                 *g = 3.0 / counted * ((x - lse).exp() - target);
             }
         }
         (loss, gradient)
+    }
+
+    /// `[loss, lse, dlogits]`.
+    fn run(
+        dims: CrossEntropy,
+        x: &[f32],
+        labels: &[f32],
+        dloss: f32,
+        threads: &Threads,
+    ) -> Vec<Vec<f32>> {
+        let mut outputs = compute(dims, &[x, labels], threads).unwrap();
+        let reads = [x, labels, &outputs[1], &[dloss]];
+        let gradient = compute(CrossEntropyDx(dims), &reads, threads).unwrap();
+        outputs.extend(gradient);
+        outputs
     }
 
     #[test]
@@ -219,14 +178,11 @@ mod tests {
             let (x, labels) = (random(rows * classes, 1), labels(&dims));
             let (want_loss, want) = reference(&dims, &x, &labels);
             let check = || {
-                let (mut loss, mut lse) = ([9.0], vec![9.0; rows]);
-                let mut dx = vec![9.0; rows * classes];
-                cross_entropy(&dims, &x, &labels, &mut loss, &mut lse, &threads).unwrap();
-                cross_entropy_dx(&dims, &x, &labels, &lse, &[3.0], &mut dx, &threads).unwrap();
+                let outputs = run(dims, &x, &labels, 3.0, &threads);
                 // The stored lse (about 10) is good to half a unit, 5e-7.
-                assert_close(&loss, &[want_loss], 1e-6, 1e-6);
+                assert_close(&outputs[0], &[want_loss], 1e-6, 1e-6);
                 // The exponential inherits that, and the target's subtraction is rounded once.
-                assert_close(&dx, &want, 3e-6, 1e-6);
+                assert_close(&outputs[2], &want, 3e-6, 1e-6);
             };
             check();
             portable(check);
@@ -238,13 +194,7 @@ mod tests {
         for (rows, classes) in SHAPES {
             let dims = CrossEntropy { rows, classes };
             let (x, labels) = (random(rows * classes, 2), labels(&dims));
-            assert_same_bits(|threads| {
-                let (mut loss, mut lse) = (vec![9.0], vec![9.0; rows]);
-                let mut dx = vec![9.0; rows * classes];
-                cross_entropy(&dims, &x, &labels, &mut loss, &mut lse, threads).unwrap();
-                cross_entropy_dx(&dims, &x, &labels, &lse, &[1.0], &mut dx, threads).unwrap();
-                vec![loss, lse, dx]
-            });
+            assert_same_bits(|threads| run(dims, &x, &labels, 1.0, threads));
         }
     }
 
@@ -254,12 +204,9 @@ mod tests {
             rows: 2,
             classes: 3,
         };
-        let (x, labels, threads) = ([0.5; 6], [CrossEntropy::IGNORE; 2], Threads::new(1));
-        let (mut loss, mut lse, mut dx) = ([9.0], [9.0; 2], [9.0; 6]);
-        cross_entropy(&dims, &x, &labels, &mut loss, &mut lse, &threads).unwrap();
-        assert!(loss[0].is_nan());
-        cross_entropy_dx(&dims, &x, &labels, &lse, &[1.0], &mut dx, &threads).unwrap();
-        assert_eq!(dx, [0.0; 6]);
+        let outputs = run(dims, &[0.5; 6], &[IGNORE; 2], 1.0, &Threads::new(1));
+        assert!(outputs[0][0].is_nan());
+        assert_eq!(outputs[2], [0.0; 6]);
     }
 
     #[test]
@@ -268,16 +215,9 @@ mod tests {
             rows: 2,
             classes: 3,
         };
-        let (mut loss, mut lse) = ([9.0], [9.0; 2]);
         for label in [3, -1, i64::MAX, i64::MIN] {
-            let result = cross_entropy(
-                &dims,
-                &[0.5; 6],
-                &[0, label],
-                &mut loss,
-                &mut lse,
-                &Threads::new(1),
-            );
+            let reads: [&[f32]; 2] = [&[0.5; 6], &[0.0, label as f32]];
+            let result = compute(dims, &reads, &Threads::new(1));
             let want = KernelError::LabelOutOfRange {
                 row: 1,
                 label,

@@ -10,7 +10,7 @@
 use super::KernelError;
 use super::lanes::vectorised;
 use super::tasks::TASK_ELEMENTS;
-use crate::Threads;
+use crate::Iteration;
 use crate::dispatch::{Call, Kernel};
 use rekindle_program::op::Dropout;
 
@@ -27,29 +27,22 @@ const MIX: [u32; 2] = [0x85EB_CA6B, 0xC2B2_AE35];
 /// Bits of a word that decide: as many as `f32` can tell probabilities near one apart.
 const BITS: u32 = 24;
 
+/// As in PyTorch, an infinity or NaN that is dropped gives NaN, and `p = 1` drops everything.
 impl Kernel for Dropout {
     fn scratch(&self, _: usize) -> usize {
         0
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
-        let (seed, step) = (call.iteration.seed, call.iteration.number);
-        dropout(self, seed, step, call.read(0), call.write(0), call.threads);
+        let site = Site::new(self, call.iteration);
+        let x = call.read(0);
+        call.threads.chunks_mut(call.write(0), BLOCK, &|block, y| {
+            let start = block * BLOCK;
+            let keys = site.keys(block as u32);
+            drop_block(&site, keys, &x[start..start + y.len()], y);
+        });
         Ok(())
     }
-}
-
-/// `dropout`: `x → y`. `seed` and `step` are the run's.
-///
-/// As in PyTorch, an infinity or NaN that is dropped gives NaN, and `p = 1` drops everything.
-fn dropout(dims: &Dropout, seed: u64, step: u64, x: &[f32], y: &mut [f32], threads: &Threads) {
-    assert_eq!((x.len(), y.len()), (dims.len, dims.len), "operand lengths");
-    let site = Site::new(dims, seed, step);
-    threads.chunks_mut(y, BLOCK, &|block, y| {
-        let start = block * BLOCK;
-        let keys = site.keys(block as u32);
-        drop_block(&site, keys, &x[start..start + y.len()], y);
-    });
 }
 
 /// One dropout of one step.
@@ -65,12 +58,12 @@ struct Site {
 }
 
 impl Site {
-    fn new(dims: &Dropout, seed: u64, step: u64) -> Site {
+    fn new(dims: &Dropout, Iteration { seed, number }: Iteration) -> Site {
         let halves = |word: u64| [word as u32, (word >> 32) as u32];
         let kept = 1.0 - f64::from(dims.p);
         Site {
             seed: halves(seed),
-            counter: [dims.site, halves(step)[0], halves(step)[1]],
+            counter: [dims.site, halves(number)[0], halves(number)[1]],
             threshold: (f64::from(dims.p) * f64::from(1 << BITS)).round() as i32,
             scale: if kept > 0.0 { (1.0 / kept) as f32 } else { 0.0 },
         }
@@ -120,16 +113,17 @@ vectorised! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Threads;
     use crate::kernels::lanes::tests::portable;
-    use crate::kernels::test_data::{AWKWARD_LENGTHS, assert_same_bits, random};
+    use crate::kernels::test_data::{AWKWARD_LENGTHS, assert_same_bits, compute_in, random};
 
     const LEN: usize = 1 << 18;
 
     /// The mask of `len` elements: true where kept.
-    fn mask(p: f32, seed: u64, step: u64, site: u32, len: usize) -> Vec<bool> {
-        let mut y = vec![f32::NAN; len];
-        let dims = Dropout { len, p, site };
-        dropout(&dims, seed, step, &vec![1.0; len], &mut y, &Threads::new(1));
+    fn mask(p: f32, seed: u64, number: u64, site: u32, len: usize) -> Vec<bool> {
+        let (iteration, op) = (Iteration { seed, number }, Dropout { len, p, site });
+        let y = compute_in(iteration, op, &[&vec![1.0; len]], &Threads::new(1));
+        let y = y.unwrap().remove(0);
         let scale = 1.0 / (1.0 - p);
         let near = |&y: &f32| y == 0.0 || (y / scale - 1.0).abs() < 1e-6;
         assert!(y.iter().all(near), "either dropped or scaled");
@@ -230,14 +224,10 @@ mod tests {
     fn the_ends_of_the_range() {
         let x = random(1000, 1);
         let run = |p: f32| {
-            let mut y = vec![f32::NAN; x.len()];
-            let dims = Dropout {
-                len: x.len(),
-                p,
-                site: 0,
-            };
-            dropout(&dims, 3, 4, &x, &mut y, &Threads::new(1));
-            y
+            let (len, site) = (x.len(), 0);
+            let iteration = Iteration { seed: 3, number: 4 };
+            let y = compute_in(iteration, Dropout { len, p, site }, &[&x], &Threads::new(1));
+            y.unwrap().remove(0)
         };
         assert_eq!(run(0.0), x);
         assert!(run(1.0).iter().all(|&y| y == 0.0));
@@ -255,12 +245,9 @@ mod tests {
                 site: 5,
             };
             let x = random(len, 2);
-            let run = |threads: &Threads| {
-                let mut y = vec![f32::NAN; len];
-                dropout(&dims, 3, 4, &x, &mut y, threads);
-                y
-            };
-            assert_same_bits(|threads| vec![run(threads)]);
+            let iteration = Iteration { seed: 3, number: 4 };
+            let run = |threads: &Threads| compute_in(iteration, dims, &[&x], threads).unwrap();
+            assert_same_bits(run);
             let one = Threads::new(1);
             assert_eq!(run(&one), portable(|| run(&one)));
         }

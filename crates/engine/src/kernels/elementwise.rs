@@ -3,7 +3,6 @@
 use super::KernelError;
 use super::lanes::vectorised;
 use super::tasks::map_elements;
-use crate::Threads;
 use crate::dispatch::{Call, Kernel};
 use rekindle_program::op::{Add, Scale};
 
@@ -13,7 +12,7 @@ impl Kernel for Add {
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
-        add(call.read(0), call.read(1), call.write(0), call.threads);
+        map_elements(call, |[a, b], y| add_chunk(a, b, y));
         Ok(())
     }
 }
@@ -24,19 +23,9 @@ impl Kernel for Scale {
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
-        scale(self.factor, call.read(0), call.write(0), call.threads);
+        map_elements(call, |[x], y| scale_chunk(self.factor, x, y));
         Ok(())
     }
-}
-
-/// `y = a + b`.
-fn add(a: &[f32], b: &[f32], y: &mut [f32], threads: &Threads) {
-    map_elements(threads, [a, b], y, |[a, b], y| add_chunk(a, b, y));
-}
-
-/// `y = factor · x`.
-fn scale(factor: f32, x: &[f32], y: &mut [f32], threads: &Threads) {
-    map_elements(threads, [x], y, |[x], y| scale_chunk(factor, x, y));
 }
 
 vectorised! {
@@ -58,7 +47,8 @@ vectorised! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::test_data::{AWKWARD_LENGTHS, random};
+    use crate::Threads;
+    use crate::kernels::test_data::{AWKWARD_LENGTHS, compute, random};
 
     #[test]
     fn add_and_scale_are_exact() {
@@ -68,11 +58,11 @@ mod tests {
             let want_scaled: Vec<f32> = a.iter().map(|a| -0.3 * a).collect();
             for count in [1, 2, 3] {
                 let threads = Threads::new(count);
-                let mut y = vec![f32::NAN; len];
-                add(&a, &b, &mut y, &threads);
-                assert_eq!(y, want_sum);
-                scale(-0.3, &a, &mut y, &threads);
-                assert_eq!(y, want_scaled);
+                let sum = compute(Add { len }, &[&a, &b], &threads).unwrap();
+                assert_eq!(sum[0], want_sum);
+                let factor = -0.3;
+                let scaled = compute(Scale { len, factor }, &[&a], &threads).unwrap();
+                assert_eq!(scaled[0], want_scaled);
             }
         }
     }

@@ -7,26 +7,29 @@
 use super::KernelError;
 use super::lanes::vectorised;
 use super::tasks::rows_per_task;
-use crate::Threads;
 use crate::dispatch::{Call, Kernel};
 use rekindle_program::op::{Embedding, EmbeddingDw};
 
 /// Most tasks of the gradient: each looks through all ids.
 const TASKS: usize = 64;
 
+/// Nothing is written if an id is not a row of the table.
 impl Kernel for Embedding {
     fn scratch(&self, _: usize) -> usize {
         0
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
-        embedding(
-            self,
-            call.read(0),
-            call.read(1),
-            call.write(0),
-            call.threads,
-        )
+        let (ids, table): (&[i64], &[f32]) = (call.read(0), call.read(1));
+        check_ids(self, ids)?;
+        let (rows, cols) = (rows_per_task(self.cols), self.cols);
+        call.threads
+            .chunks_mut(call.write(0), rows * cols, &|task, y| {
+                for (y, &id) in y.chunks_exact_mut(cols).zip(&ids[task * rows..]) {
+                    y.copy_from_slice(&table[id as usize * cols..][..cols]);
+                }
+            });
+        Ok(())
     }
 }
 
@@ -36,80 +39,30 @@ impl Kernel for EmbeddingDw {
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
-        let base = call.read_if(self.base, 2);
-        embedding_dw(
-            &self.of,
-            call.read(0),
-            call.read(1),
-            base,
-            call.write(0),
-            call.threads,
-        )
+        let (ids, dy): (&[i64], &[f32]) = (call.read(0), call.read(1));
+        let base: Option<&[f32]> = call.read_if(self.base, 2);
+        check_ids(&self.of, ids)?;
+        let (rows, cols) = (self.of.vocab.div_ceil(TASKS).max(1), self.of.cols);
+        call.threads
+            .chunks_mut(call.write(0), rows * cols, &|task, dtable| {
+                match base {
+                    Some(base) => {
+                        dtable.copy_from_slice(&base[task * rows * cols..][..dtable.len()])
+                    }
+                    None => dtable.fill(0.0),
+                }
+                for (dy, &id) in dy.chunks_exact(cols).zip(ids) {
+                    let owned = (id as usize).wrapping_sub(task * rows);
+                    if owned < dtable.len() / cols {
+                        add_row(dy, &mut dtable[owned * cols..][..cols]);
+                    }
+                }
+            });
+        Ok(())
     }
 }
 
-/// `embedding`: `ids, table → y`.
-///
-/// # Errors
-/// If an id is not a row of the table; nothing is written then.
-fn embedding(
-    dims: &Embedding,
-    ids: &[i64],
-    table: &[f32],
-    y: &mut [f32],
-    threads: &Threads,
-) -> Result<(), KernelError> {
-    let (len, table_len) = (dims.rows * dims.cols, dims.vocab * dims.cols);
-    assert_eq!((y.len(), table.len()), (len, table_len), "operand lengths");
-    check_ids(dims, ids)?;
-    let rows = rows_per_task(dims.cols);
-    threads.chunks_mut(y, rows * dims.cols, &|task, y| {
-        for (y, &id) in y.chunks_exact_mut(dims.cols).zip(&ids[task * rows..]) {
-            y.copy_from_slice(&table[id as usize * dims.cols..][..dims.cols]);
-        }
-    });
-    Ok(())
-}
-
-/// `embedding_dw`: `ids, dy [, base] → dtable`.
-///
-/// # Errors
-/// As [`embedding`].
-fn embedding_dw(
-    dims: &Embedding,
-    ids: &[i64],
-    dy: &[f32],
-    base: Option<&[f32]>,
-    dtable: &mut [f32],
-    threads: &Threads,
-) -> Result<(), KernelError> {
-    let (len, table_len) = (dims.rows * dims.cols, dims.vocab * dims.cols);
-    assert_eq!(
-        (dy.len(), dtable.len()),
-        (len, table_len),
-        "operand lengths"
-    );
-    check_ids(dims, ids)?;
-    let rows = dims.vocab.div_ceil(TASKS).max(1);
-    threads.chunks_mut(dtable, rows * dims.cols, &|task, dtable| {
-        match base {
-            Some(base) => {
-                dtable.copy_from_slice(&base[task * rows * dims.cols..][..dtable.len()]);
-            }
-            None => dtable.fill(0.0),
-        }
-        for (dy, &id) in dy.chunks_exact(dims.cols).zip(ids) {
-            let owned = (id as usize).wrapping_sub(task * rows);
-            if owned < dtable.len() / dims.cols {
-                add_row(dy, &mut dtable[owned * dims.cols..][..dims.cols]);
-            }
-        }
-    });
-    Ok(())
-}
-
 fn check_ids(dims: &Embedding, ids: &[i64]) -> Result<(), KernelError> {
-    assert_eq!(ids.len(), dims.rows, "operand lengths");
     let outside = |&id: &i64| !usize::try_from(id).is_ok_and(|id| id < dims.vocab);
     match ids.iter().position(outside) {
         Some(position) => Err(KernelError::IdOutOfRange {
@@ -132,13 +85,14 @@ vectorised! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::test_data::{assert_same_bits, random};
+    use crate::Threads;
+    use crate::kernels::test_data::{assert_same_bits, compute, random};
 
     const CASES: [(usize, usize, usize); 4] =
         [(1, 1, 1), (7, 5, 3), (1000, 100, 33), (64, 999, 96)];
 
-    fn ids(rows: usize, vocab: usize) -> Vec<i64> {
-        (0..rows).map(|r| (r * r * 31 % vocab) as i64).collect()
+    fn ids(rows: usize, vocab: usize) -> Vec<f32> {
+        (0..rows).map(|r| (r * r * 31 % vocab) as f32).collect()
     }
 
     #[test]
@@ -151,7 +105,7 @@ mod tests {
                 .flat_map(|&id| table[id as usize * cols..][..cols].to_vec())
                 .collect();
             for base in [false, true] {
-                let dims = Embedding { rows, vocab, cols };
+                let of = Embedding { rows, vocab, cols };
                 let mut want = if base {
                     table.clone()
                 } else {
@@ -162,14 +116,14 @@ mod tests {
                         want[id as usize * cols + c] += dy[row * cols + c];
                     }
                 }
+                let mut reads: Vec<&[f32]> = vec![&ids, &dy];
+                reads.extend(base.then_some(&table[..]));
                 assert_same_bits(|threads| {
-                    let (mut y, mut dtable) = (vec![9.0; rows * cols], vec![9.0; vocab * cols]);
-                    embedding(&dims, &ids, &table, &mut y, threads).unwrap();
-                    let base = base.then_some(&table[..]);
-                    embedding_dw(&dims, &ids, &dy, base, &mut dtable, threads).unwrap();
-                    assert_eq!(y, gathered);
-                    assert_eq!(dtable, want, "the same order of additions");
-                    vec![dtable]
+                    let y = compute(of, &[&ids, &table], threads).unwrap();
+                    assert_eq!(y[0], gathered);
+                    let dtable = compute(EmbeddingDw { of, base }, &reads, threads).unwrap();
+                    assert_eq!(dtable[0], want, "the same order of additions");
+                    dtable
                 });
             }
         }
@@ -177,7 +131,7 @@ mod tests {
 
     #[test]
     fn an_id_outside_the_table_is_named() {
-        let dims = Embedding {
+        let of = Embedding {
             rows: 2,
             vocab: 3,
             cols: 1,
@@ -189,14 +143,10 @@ mod tests {
                 id,
                 vocab: 3,
             });
-            let (mut y, mut dtable) = ([9.0; 2], [9.0; 3]);
-            assert_eq!(
-                embedding(&dims, &[2, id], &[0.0; 3], &mut y, &threads),
-                want
-            );
-            let result = embedding_dw(&dims, &[2, id], &[0.0; 2], None, &mut dtable, &threads);
-            assert_eq!(result, want);
-            assert_eq!((y, dtable), ([9.0; 2], [9.0; 3]), "nothing is written");
+            let ids = [2.0, id as f32];
+            assert_eq!(compute(of, &[&ids, &[0.0; 3]], &threads), want);
+            let dw = EmbeddingDw { of, base: false };
+            assert_eq!(compute(dw, &[&ids, &[0.0; 2]], &threads), want);
         }
     }
 }

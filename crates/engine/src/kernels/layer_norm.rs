@@ -9,7 +9,6 @@ use super::KernelError;
 use super::columns;
 use super::lanes::{sum, sums, vectorised};
 use super::tasks::{chunks_mut2, rows_per_task};
-use crate::Threads;
 use crate::dispatch::{Call, Kernel};
 use rekindle_program::op::{LayerNorm, LayerNormDx};
 
@@ -20,15 +19,13 @@ impl Kernel for LayerNorm {
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
         let [x, gamma, beta] = [0, 1, 2].map(|k| call.read(k));
-        layer_norm(
-            self,
-            x,
-            gamma,
-            beta,
-            call.write(0),
-            call.write(1),
-            call.threads,
-        );
+        let rows = rows_per_task(self.cols);
+        let elements = rows * self.cols;
+        let (y, stats) = ((call.write(0), elements), (call.write(1), 2 * rows));
+        chunks_mut2(call.threads, y, stats, |task, y, stats| {
+            let x = &x[task * elements..task * elements + y.len()];
+            normalise_rows(self, x, gamma, beta, y, stats);
+        });
         Ok(())
     }
 }
@@ -39,52 +36,22 @@ impl Kernel for LayerNormDx {
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        let cols = self.0.cols;
         let [x, stats, gamma, dy] = [0, 1, 2, 3].map(|k| call.read(k));
-        let [dx, dgamma, dbeta] = [0, 1, 2].map(|k| call.write(k));
-        let scratch = call.scratch();
-        layer_norm_dx(
-            &self.0,
-            x,
-            stats,
-            gamma,
-            dy,
-            dx,
-            dgamma,
-            dbeta,
-            scratch,
-            call.threads,
-        );
+        let partials = &mut call.scratch()[..self.scratch(call.threads.count())];
+        let rows = columns::rows_per_task(self.0.rows);
+        let (dx, sums) = ((call.write(0), rows * cols), (&mut *partials, 2 * cols));
+        chunks_mut2(call.threads, dx, sums, |task, dx, partial| {
+            let range = task * rows * cols..task * rows * cols + dx.len();
+            let stats = &stats[task * rows * 2..][..dx.len() / cols * 2];
+            let (x, dy) = (&x[range.clone()], &dy[range]);
+            let (dgamma, dbeta) = partial.split_at_mut(cols);
+            gradient_rows(x, stats, gamma, dy, dx, dgamma, dbeta);
+        });
+        columns::join(partials, 2 * cols, call.write(1), call.threads);
+        columns::join(&partials[cols..], 2 * cols, call.write(2), call.threads);
         Ok(())
     }
-}
-
-/// `layer_norm`: `x, gamma, beta → y, stats` (mean, reciprocal deviation of each row).
-fn layer_norm(
-    dims: &LayerNorm,
-    x: &[f32],
-    gamma: &[f32],
-    beta: &[f32],
-    y: &mut [f32],
-    stats: &mut [f32],
-    threads: &Threads,
-) {
-    assert_eq!(x.len(), dims.rows * dims.cols, "operand lengths");
-    assert_eq!(
-        (y.len(), stats.len()),
-        (x.len(), 2 * dims.rows),
-        "operand lengths"
-    );
-    let rows = rows_per_task(dims.cols);
-    let elements = rows * dims.cols;
-    chunks_mut2(
-        threads,
-        (y, elements),
-        (stats, 2 * rows),
-        |task, y, stats| {
-            let x = &x[task * elements..task * elements + y.len()];
-            normalise_rows(dims, x, gamma, beta, y, stats);
-        },
-    );
 }
 
 vectorised! {
@@ -110,41 +77,6 @@ vectorised! {
             stats[1] = reciprocal;
         }
     }
-}
-
-/// `layer_norm_dx`: `x, stats, gamma, dy → dx, dgamma, dbeta`.
-#[allow(clippy::too_many_arguments)] // The operands of the op.
-fn layer_norm_dx(
-    dims: &LayerNorm,
-    x: &[f32],
-    stats: &[f32],
-    gamma: &[f32],
-    dy: &[f32],
-    dx: &mut [f32],
-    dgamma: &mut [f32],
-    dbeta: &mut [f32],
-    scratch: &mut [f32],
-    threads: &Threads,
-) {
-    let cols = dims.cols;
-    assert_eq!(x.len(), dims.rows * cols, "operand lengths");
-    assert_eq!((dy.len(), dx.len()), (x.len(), x.len()), "operand lengths");
-    let partials = &mut scratch[..columns::tasks(dims.rows) * 2 * cols];
-    let rows = columns::rows_per_task(dims.rows);
-    chunks_mut2(
-        threads,
-        (dx, rows * cols),
-        (partials, 2 * cols),
-        |task, dx, partial| {
-            let range = task * rows * cols..task * rows * cols + dx.len();
-            let stats = &stats[task * rows * 2..][..dx.len() / cols * 2];
-            let (x, dy) = (&x[range.clone()], &dy[range]);
-            let (dgamma, dbeta) = partial.split_at_mut(cols);
-            gradient_rows(x, stats, gamma, dy, dx, dgamma, dbeta);
-        },
-    );
-    columns::join(partials, 2 * cols, dgamma, threads);
-    columns::join(&partials[cols..], 2 * cols, dbeta, threads);
 }
 
 vectorised! {
@@ -184,33 +116,20 @@ vectorised! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Threads;
     use crate::kernels::lanes::tests::portable;
-    use crate::kernels::test_data::{assert_close, assert_same_bits, random};
+    use crate::kernels::test_data::{assert_close, assert_same_bits, compute, random};
 
     const SHAPES: [(usize, usize); 6] = [(1, 1), (3, 7), (40, 33), (300, 64), (65, 768), (2, 5000)];
 
     /// `[y, stats, dx, dgamma, dbeta]`.
     fn run(dims: &LayerNorm, operands: &[Vec<f32>; 4], threads: &Threads) -> Vec<Vec<f32>> {
         let [x, gamma, beta, dy] = operands;
-        let (len, cols) = (x.len(), dims.cols);
-        let (mut y, mut stats) = (vec![f32::NAN; len], vec![f32::NAN; 2 * dims.rows]);
-        layer_norm(dims, x, gamma, beta, &mut y, &mut stats, threads);
-        let (mut dx, mut dgamma, mut dbeta) =
-            (vec![f32::NAN; len], vec![0.0; cols], vec![0.0; cols]);
-        let mut scratch = vec![f32::NAN; LayerNormDx(*dims).scratch(1)];
-        layer_norm_dx(
-            dims,
-            x,
-            &stats,
-            gamma,
-            dy,
-            &mut dx,
-            &mut dgamma,
-            &mut dbeta,
-            &mut scratch,
-            threads,
-        );
-        vec![y, stats, dx, dgamma, dbeta]
+        let mut outputs = compute(*dims, &[x, gamma, beta], threads).unwrap();
+        let reads: [&[f32]; 4] = [x, &outputs[1], gamma, dy];
+        let gradients = compute(LayerNormDx(*dims), &reads, threads).unwrap();
+        outputs.extend(gradients);
+        outputs
     }
 
     fn operands(dims: &LayerNorm, offset: f32) -> [Vec<f32>; 4] {

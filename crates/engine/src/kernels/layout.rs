@@ -2,7 +2,6 @@
 
 use super::KernelError;
 use super::tasks::rows_per_task;
-use crate::Threads;
 use crate::dispatch::{Call, Kernel};
 use rekindle_program::op::{Concat, Permute, Split};
 
@@ -16,7 +15,21 @@ impl Kernel for Permute {
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
-        permute(self, call.read(0), call.write(0), call.threads);
+        let x: &[f32] = call.read(0);
+        if x.is_empty() {
+            return Ok(());
+        }
+        let mut x_strides = [1; 4];
+        for axis in (0..3).rev() {
+            x_strides[axis] = x_strides[axis + 1] * self.shape[axis + 1];
+        }
+        // Sizes of `y`'s axes, and the step in `x` that goes with each.
+        let [_, sizes @ ..] = self.order.map(|axis| self.shape[axis]);
+        let [step, steps @ ..] = self.order.map(|axis| x_strides[axis]);
+        let slab = sizes.iter().product();
+        call.threads.chunks_mut(call.write(0), slab, &|task, y| {
+            permute_slab(&x[task * step..], sizes, steps, y);
+        });
         Ok(())
     }
 }
@@ -27,11 +40,18 @@ impl Kernel for Split {
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
-        let mut parts: [&mut [f32]; Split::MAX_PARTS] = Default::default();
-        for (k, part) in parts[..self.parts].iter_mut().enumerate() {
-            *part = call.write(k);
+        let x: &[f32] = call.read(0);
+        let (rows, width) = (rows_per_task(self.cols), self.parts * self.cols);
+        for i in 0..self.parts {
+            let elements = rows * self.cols.max(1);
+            call.threads
+                .chunks_mut(call.write(i), elements, &|task, part| {
+                    let x = x[task * rows * width..].chunks_exact(width);
+                    for (part, x) in part.chunks_exact_mut(self.cols).zip(x) {
+                        part.copy_from_slice(&x[i * self.cols..][..self.cols]);
+                    }
+                });
         }
-        split(self, call.read(0), &mut parts[..self.parts], call.threads);
         Ok(())
     }
 }
@@ -42,48 +62,24 @@ impl Kernel for Concat {
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
-        let mut parts: [&[f32]; Split::MAX_PARTS] = Default::default();
-        for (k, part) in parts[..self.0.parts].iter_mut().enumerate() {
-            *part = call.read(k);
+        let &Split { parts, cols, .. } = &self.0;
+        let mut slices: [&[f32]; Split::MAX_PARTS] = Default::default();
+        for (k, slice) in slices[..parts].iter_mut().enumerate() {
+            *slice = call.read(k);
         }
-        concat(&self.0, &parts[..self.0.parts], call.write(0), call.threads);
+        let width = parts * cols;
+        let rows = rows_per_task(width);
+        call.threads
+            .chunks_mut(call.write(0), rows * width.max(1), &|task, y| {
+                for (row, y) in y.chunks_exact_mut(width).enumerate() {
+                    let start = (task * rows + row) * cols;
+                    for (part, y) in slices[..parts].iter().zip(y.chunks_exact_mut(cols)) {
+                        y.copy_from_slice(&part[start..start + cols]);
+                    }
+                }
+            });
         Ok(())
     }
-}
-
-/// `permute`: `x → y`: `y`'s axis `i` is `x`'s axis `order[i]`.
-///
-/// # Panics
-/// If `order` is no permutation.
-fn permute(dims: &Permute, x: &[f32], y: &mut [f32], threads: &Threads) {
-    let len = dims.shape.iter().product();
-    assert_eq!((x.len(), y.len()), (len, len), "operand lengths");
-    let mut sorted = dims.order;
-    sorted.sort_unstable();
-    assert_eq!(
-        sorted,
-        [0, 1, 2, 3],
-        "the order of the axes is a permutation"
-    );
-    if len == 0 {
-        return;
-    }
-    let mut x_strides = [1; 4];
-    for axis in (0..3).rev() {
-        x_strides[axis] = x_strides[axis + 1] * dims.shape[axis + 1];
-    }
-    // Sizes of `y`'s axes, and the step in `x` that goes with each.
-    let sizes = dims.order.map(|axis| dims.shape[axis]);
-    let steps = dims.order.map(|axis| x_strides[axis]);
-    let slab = sizes[1] * sizes[2] * sizes[3];
-    threads.chunks_mut(y, slab, &|task, y| {
-        permute_slab(
-            &x[task * steps[0]..],
-            [sizes[1], sizes[2], sizes[3]],
-            [steps[1], steps[2], steps[3]],
-            y,
-        );
-    });
 }
 
 /// Writes one slab `y` of the given sizes, reading `x` in the given steps.
@@ -151,46 +147,11 @@ fn transpose(x: &[f32], sizes: [usize; 2], x_steps: [usize; 2], y: &mut [f32], y
     }
 }
 
-/// `split`: `x: [rows, parts · cols] → parts × [rows, cols]`.
-fn split(dims: &Split, x: &[f32], parts: &mut [&mut [f32]], threads: &Threads) {
-    assert_eq!(parts.len(), dims.parts, "number of parts");
-    assert_eq!(
-        x.len(),
-        dims.rows * dims.parts * dims.cols,
-        "operand lengths"
-    );
-    let (rows, width) = (rows_per_task(dims.cols), dims.parts * dims.cols);
-    for (i, part) in parts.iter_mut().enumerate() {
-        assert_eq!(part.len(), dims.rows * dims.cols, "operand lengths");
-        threads.chunks_mut(part, rows * dims.cols.max(1), &|task, part| {
-            let x = x[task * rows * width..].chunks_exact(width);
-            for (part, x) in part.chunks_exact_mut(dims.cols).zip(x) {
-                part.copy_from_slice(&x[i * dims.cols..][..dims.cols]);
-            }
-        });
-    }
-}
-
-/// `concat`: `parts × [rows, cols] → y: [rows, parts · cols]`.
-fn concat(dims: &Split, parts: &[&[f32]], y: &mut [f32], threads: &Threads) {
-    assert_eq!(parts.len(), dims.parts, "number of parts");
-    let width = dims.parts * dims.cols;
-    assert_eq!(y.len(), dims.rows * width, "operand lengths");
-    let rows = rows_per_task(width);
-    threads.chunks_mut(y, rows * width.max(1), &|task, y| {
-        for (row, y) in y.chunks_exact_mut(width).enumerate() {
-            let start = (task * rows + row) * dims.cols;
-            for (part, y) in parts.iter().zip(y.chunks_exact_mut(dims.cols)) {
-                y.copy_from_slice(&part[start..start + dims.cols]);
-            }
-        }
-    });
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::test_data::random;
+    use crate::Threads;
+    use crate::kernels::test_data::{compute, random};
 
     fn orders() -> Vec<[usize; 4]> {
         let mut orders = vec![];
@@ -231,9 +192,8 @@ mod tests {
                     want.push(x[flat]);
                 }
                 for count in [1, 3] {
-                    let mut y = vec![f32::NAN; x.len()];
-                    permute(&Permute { shape, order }, &x, &mut y, &Threads::new(count));
-                    assert_eq!(y, want, "{shape:?} {order:?}");
+                    let y = compute(Permute { shape, order }, &[&x], &Threads::new(count));
+                    assert_eq!(y.unwrap(), [&want[..]], "{shape:?} {order:?}");
                 }
             }
         }
@@ -246,18 +206,15 @@ mod tests {
             let x = random(rows * parts * cols, 1);
             for count in [1, 3] {
                 let threads = Threads::new(count);
-                let mut pieces = vec![vec![f32::NAN; rows * cols]; parts];
-                let mut views: Vec<&mut [f32]> = pieces.iter_mut().map(|p| &mut p[..]).collect();
-                split(&dims, &x, &mut views, &threads);
+                let pieces = compute(dims, &[&x], &threads).unwrap();
                 for (i, piece) in pieces.iter().enumerate() {
                     for (row, piece) in piece.chunks(cols).enumerate() {
                         assert_eq!(piece, &x[(row * parts + i) * cols..][..cols]);
                     }
                 }
                 let views: Vec<&[f32]> = pieces.iter().map(|p| &p[..]).collect();
-                let mut y = vec![f32::NAN; x.len()];
-                concat(&dims, &views, &mut y, &threads);
-                assert_eq!(y, x);
+                let y = compute(Concat(dims), &views, &threads).unwrap();
+                assert_eq!(y, [&x[..]]);
             }
         }
     }

@@ -3,7 +3,6 @@
 use super::KernelError;
 use super::lanes::vectorised;
 use super::tasks::{TASK_ELEMENTS, chunks_mut2, chunks_mut3};
-use crate::Threads;
 use crate::dispatch::{Call, Kernel};
 use rekindle_program::op::{Adam, AdamOptions, Sgd, SgdOptions};
 
@@ -13,62 +12,52 @@ impl Kernel for Sgd {
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
-        let momentum = (self.options.momentum != 0.0).then(|| call.update(2));
-        sgd(self, call.update(0), call.read(1), momentum, call.threads);
+        let (param, grad): (&mut [f32], &[f32]) = (call.update(0), call.read(1));
+        let range = |task: usize, len: usize| task * TASK_ELEMENTS..task * TASK_ELEMENTS + len;
+        if self.options.momentum == 0.0 {
+            call.threads
+                .chunks_mut(param, TASK_ELEMENTS, &|task, param| {
+                    sgd_chunk(&self.options, param, &grad[range(task, param.len())]);
+                });
+            return Ok(());
+        }
+        let (param, momentum) = ((param, TASK_ELEMENTS), (call.update(2), TASK_ELEMENTS));
+        chunks_mut2(call.threads, param, momentum, |task, param, momentum| {
+            let grad = &grad[range(task, param.len())];
+            sgd_momentum_chunk(&self.options, param, grad, momentum);
+        });
         Ok(())
     }
 }
 
+/// Panics in step zero: the correction of the bias counts steps from 1.
 impl Kernel for Adam {
     fn scratch(&self, _: usize) -> usize {
         0
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
-        let [param, first, second] = [0, 2, 3].map(|k| call.update(k));
-        let step = call.iteration.number;
-        adam(self, step, param, call.read(1), first, second, call.threads);
-        Ok(())
-    }
-}
-
-/// `sgd`: `param*, grad [, momentum*]`; the momentum buffer is there if the momentum is not zero,
-/// and starts as zeros.
-fn sgd(
-    dims: &Sgd,
-    param: &mut [f32],
-    grad: &[f32],
-    momentum: Option<&mut [f32]>,
-    threads: &Threads,
-) {
-    assert_eq!(
-        (param.len(), grad.len()),
-        (dims.len, dims.len),
-        "operand lengths"
-    );
-    assert_eq!(
-        momentum.is_some(),
-        dims.options.momentum != 0.0,
-        "momentum buffer"
-    );
-    let range = |task: usize, len: usize| task * TASK_ELEMENTS..task * TASK_ELEMENTS + len;
-    match momentum {
-        Some(momentum) => chunks_mut2(
-            threads,
-            (param, TASK_ELEMENTS),
-            (momentum, TASK_ELEMENTS),
-            |task, param, momentum| {
-                sgd_momentum_chunk(
-                    &dims.options,
+        assert!(call.iteration.number > 0, "Adam counts steps from 1");
+        let grad: &[f32] = call.read(1);
+        let rates = AdamRates::new(&self.options, call.iteration.number);
+        let [param, first, second] = [0, 2, 3].map(|k| (call.update(k), TASK_ELEMENTS));
+        chunks_mut3(
+            call.threads,
+            param,
+            first,
+            second,
+            |task, param, first, second| {
+                let start = task * TASK_ELEMENTS;
+                adam_chunk(
+                    &rates,
                     param,
-                    &grad[range(task, param.len())],
-                    momentum,
+                    &grad[start..start + param.len()],
+                    first,
+                    second,
                 );
             },
-        ),
-        None => threads.chunks_mut(param, TASK_ELEMENTS, &|task, param| {
-            sgd_chunk(&dims.options, param, &grad[range(task, param.len())]);
-        }),
+        );
+        Ok(())
     }
 }
 
@@ -91,44 +80,6 @@ vectorised! {
             *p = A::mul_add(-options.learning_rate, *m, *p);
         }
     }
-}
-
-/// `adam`: `param*, grad, first*, second*`. `step` counts the run's steps from 1.
-///
-/// # Panics
-/// If `step` is zero.
-fn adam(
-    dims: &Adam,
-    step: u64,
-    param: &mut [f32],
-    grad: &[f32],
-    first: &mut [f32],
-    second: &mut [f32],
-    threads: &Threads,
-) {
-    assert!(step > 0, "Adam counts steps from 1");
-    assert_eq!(
-        (param.len(), grad.len()),
-        (dims.len, dims.len),
-        "operand lengths"
-    );
-    assert_eq!(
-        (first.len(), second.len()),
-        (dims.len, dims.len),
-        "operand lengths"
-    );
-    let rates = AdamRates::new(&dims.options, step);
-    chunks_mut3(
-        threads,
-        (param, TASK_ELEMENTS),
-        (first, TASK_ELEMENTS),
-        (second, TASK_ELEMENTS),
-        |task, param, first, second| {
-            let start = task * TASK_ELEMENTS;
-            let grad = &grad[start..start + param.len()];
-            adam_chunk(&rates, param, grad, first, second);
-        },
-    );
 }
 
 /// The factors of one step, computed in `f64` as PyTorch does.
@@ -197,7 +148,11 @@ vectorised! {
 mod tests {
     use super::*;
     use crate::kernels::lanes::tests::portable;
-    use crate::kernels::test_data::{AWKWARD_LENGTHS, assert_close, assert_same_bits, random};
+    use crate::kernels::test_data::{
+        AWKWARD_LENGTHS, assert_close, assert_same_bits, compute_in, random,
+    };
+    use crate::{Iteration, Threads};
+    use rekindle_program::op::Op;
 
     const STEPS: u64 = 5;
 
@@ -228,42 +183,35 @@ mod tests {
         [case(0.0, false), case(0.1, false), case(0.1, true)]
     }
 
-    /// Five steps with changing gradients: `[param, momentum]`.
-    fn run_sgd(dims: &Sgd, threads: &Threads) -> Vec<Vec<f32>> {
-        let (mut param, mut momentum) = (random(dims.len, 1), vec![0.0; dims.len]);
+    /// Five steps with changing gradients: what is updated.
+    fn run(op: Op, len: usize, state: usize, threads: &Threads) -> Vec<Vec<f32>> {
+        let mut updated = vec![vec![0.0; len]; 1 + state];
+        updated[0] = random(len, 1);
         for step in 1..=STEPS {
-            let buffer = (dims.options.momentum != 0.0).then_some(&mut momentum[..]);
-            sgd(
-                dims,
-                &mut param,
-                &random(dims.len, 10 + step),
-                buffer,
+            let grad = random(len, 10 + step);
+            let mut reads: Vec<&[f32]> = updated.iter().map(|values| &values[..]).collect();
+            reads.insert(1, &grad);
+            updated = compute_in(
+                Iteration {
+                    seed: 0,
+                    number: step,
+                },
+                op,
+                &reads,
                 threads,
-            );
+            )
+            .unwrap();
         }
-        vec![param, momentum]
+        updated
     }
 
-    /// Five steps with changing gradients: `[param, first, second]`.
+    fn run_sgd(dims: &Sgd, threads: &Threads) -> Vec<Vec<f32>> {
+        let state = usize::from(dims.options.momentum != 0.0);
+        run((*dims).into(), dims.len, state, threads)
+    }
+
     fn run_adam(dims: &Adam, threads: &Threads) -> Vec<Vec<f32>> {
-        let mut state = [
-            random(dims.len, 1),
-            vec![0.0; dims.len],
-            vec![0.0; dims.len],
-        ];
-        for step in 1..=STEPS {
-            let [param, first, second] = &mut state;
-            adam(
-                dims,
-                step,
-                param,
-                &random(dims.len, 10 + step),
-                first,
-                second,
-                threads,
-            );
-        }
-        state.into()
+        run((*dims).into(), dims.len, 2, threads)
     }
 
     fn reference_sgd(dims: &Sgd) -> Vec<f64> {

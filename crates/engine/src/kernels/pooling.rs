@@ -8,7 +8,6 @@
 use super::KernelError;
 use super::lanes::vectorised;
 use super::tasks::chunks_mut2;
-use crate::Threads;
 use crate::dispatch::{Call, Kernel};
 use rekindle_program::op::{AvgPool, AvgPoolDx, MaxPool, MaxPoolDx, Pooling, Window};
 use std::hint::select_unpredictable;
@@ -25,13 +24,11 @@ impl Kernel for MaxPool {
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
-        max_pool(
-            &self.0,
-            call.read(0),
-            call.write(0),
-            call.write(1),
-            call.threads,
-        );
+        let (x, row) = (call.read(0), self.0.window.out_width() * self.0.channels);
+        let (y, index) = ((call.write(0), row), (call.write(1), row));
+        chunks_mut2(call.threads, y, index, |task, y, index| {
+            max_row(&self.0, task, x, y, index);
+        });
         Ok(())
     }
 }
@@ -42,13 +39,11 @@ impl Kernel for MaxPoolDx {
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
-        max_pool_dx(
-            &self.0,
-            call.read(0),
-            call.read(1),
-            call.write(0),
-            call.threads,
-        );
+        let (dy, index) = (call.read(0), call.read(1));
+        let row = self.0.window.width * self.0.channels;
+        call.threads.chunks_mut(call.write(0), row, &|task, dx| {
+            max_dx_row(&self.0, task, dy, index, dx);
+        });
         Ok(())
     }
 }
@@ -59,7 +54,9 @@ impl Kernel for AvgPool {
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
-        avg_pool(&self.0, call.read(0), call.write(0), call.threads);
+        let (x, row) = (call.read(0), self.0.window.out_width() * self.0.channels);
+        call.threads
+            .chunks_mut(call.write(0), row, &|task, y| avg_row(&self.0, task, x, y));
         Ok(())
     }
 }
@@ -70,49 +67,12 @@ impl Kernel for AvgPoolDx {
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
-        avg_pool_dx(&self.0, call.read(0), call.write(0), call.threads);
+        let (dy, row) = (call.read(0), self.0.window.width * self.0.channels);
+        call.threads.chunks_mut(call.write(0), row, &|task, dx| {
+            avg_dx_row(&self.0, task, dy, dx);
+        });
         Ok(())
     }
-}
-
-/// `max_pool`: `x → y, index`.
-fn max_pool(dims: &Pooling, x: &[f32], y: &mut [f32], index: &mut [u8], threads: &Threads) {
-    assert_forward_lengths(dims, x, y);
-    assert_eq!(y.len(), index.len(), "operand lengths");
-    let row = dims.window.out_width() * dims.channels;
-    chunks_mut2(threads, (y, row), (index, row), |task, y, index| {
-        max_row(dims, task, x, y, index);
-    });
-}
-
-/// `max_pool_dx`: `dy, index → dx`.
-fn max_pool_dx(dims: &Pooling, dy: &[f32], index: &[u8], dx: &mut [f32], threads: &Threads) {
-    assert_forward_lengths(dims, dx, dy);
-    assert_eq!(dy.len(), index.len(), "operand lengths");
-    let row = dims.window.width * dims.channels;
-    threads.chunks_mut(dx, row, &|task, dx| max_dx_row(dims, task, dy, index, dx));
-}
-
-/// `avg_pool`: `x → y`.
-fn avg_pool(dims: &Pooling, x: &[f32], y: &mut [f32], threads: &Threads) {
-    assert_forward_lengths(dims, x, y);
-    let row = dims.window.out_width() * dims.channels;
-    threads.chunks_mut(y, row, &|task, y| avg_row(dims, task, x, y));
-}
-
-/// `avg_pool_dx`: `dy → dx`.
-fn avg_pool_dx(dims: &Pooling, dy: &[f32], dx: &mut [f32], threads: &Threads) {
-    assert_forward_lengths(dims, dx, dy);
-    let row = dims.window.width * dims.channels;
-    threads.chunks_mut(dx, row, &|task, dx| avg_dx_row(dims, task, dy, dx));
-}
-
-fn assert_forward_lengths(dims: &Pooling, x: &[f32], y: &[f32]) {
-    let want = (
-        dims.window.in_pixels() * dims.channels,
-        dims.window.out_pixels() * dims.channels,
-    );
-    assert_eq!((x.len(), y.len()), want, "operand lengths");
 }
 
 /// One axis of a pooling.
@@ -316,8 +276,9 @@ vectorised! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Threads;
     use crate::kernels::lanes::tests::portable;
-    use crate::kernels::test_data::{assert_close, assert_same_bits, random};
+    use crate::kernels::test_data::{assert_close, assert_same_bits, compute, random};
 
     fn cases() -> Vec<Pooling> {
         let case = |batch, height, width, kernel, stride, padding, channels| Pooling {
@@ -371,20 +332,12 @@ mod tests {
 
     /// `[y, index as numbers, dx]` of max pooling, then `[y, dx]` of average pooling.
     fn run(dims: &Pooling, x: &[f32], dy: &[f32], threads: &Threads) -> Vec<Vec<f32>> {
-        let (mut y, mut index) = (vec![f32::NAN; dy.len()], vec![77; dy.len()]);
-        let (mut dx, mut avg_dx) = (vec![f32::NAN; x.len()], vec![f32::NAN; x.len()]);
-        max_pool(dims, x, &mut y, &mut index, threads);
-        max_pool_dx(dims, dy, &index, &mut dx, threads);
-        let mut avg = vec![f32::NAN; dy.len()];
-        avg_pool(dims, x, &mut avg, threads);
-        avg_pool_dx(dims, dy, &mut avg_dx, threads);
-        vec![
-            y,
-            index.into_iter().map(f32::from).collect(),
-            dx,
-            avg,
-            avg_dx,
-        ]
+        let mut outputs = compute(MaxPool(*dims), &[x], threads).unwrap();
+        let dx = compute(MaxPoolDx(*dims), &[dy, &outputs[1]], threads).unwrap();
+        outputs.extend(dx);
+        outputs.extend(compute(AvgPool(*dims), &[x], threads).unwrap());
+        outputs.extend(compute(AvgPoolDx(*dims), &[dy], threads).unwrap());
+        outputs
     }
 
     #[test]
@@ -447,13 +400,15 @@ mod tests {
         };
         let minus = f32::NEG_INFINITY;
         let x = [1.0, f32::NAN, 3.0, f32::NAN, minus, minus, minus, minus];
-        let (mut y, mut index) = ([0.0; 2], [9; 2]);
-        max_pool(&dims, &x, &mut y, &mut index, &Threads::new(1));
+        let outputs = compute(MaxPool(dims), &[&x], &Threads::new(1)).unwrap();
+        let [y, index] = &outputs[..] else {
+            panic!("{outputs:?}")
+        };
         assert!(y[0].is_nan());
         assert_eq!(y[1], minus);
         assert_eq!(
-            index,
-            [3, 0],
+            index[..],
+            [3.0, 0.0],
             "PyTorch's choice: the last NaN, the first of equals"
         );
     }

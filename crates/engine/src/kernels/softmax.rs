@@ -7,7 +7,6 @@ use super::KernelError;
 use super::lanes::{maximum, sum, sums, vectorised};
 use super::math::exp;
 use super::tasks::rows_per_task;
-use crate::Threads;
 use crate::dispatch::{Call, Kernel};
 use rekindle_program::op::{Mask, Softmax, SoftmaxDx};
 
@@ -17,55 +16,35 @@ impl Kernel for Softmax {
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
-        softmax(self, call.read(0), call.write(0), call.threads);
+        let x = call.read(0);
+        let rows = rows_per_task(self.cols);
+        let elements = rows * self.cols.max(1);
+        call.threads
+            .chunks_mut(call.write(0), elements, &|task, y| {
+                let start = task * rows * self.cols;
+                softmax_rows(self, task * rows, &x[start..start + y.len()], y);
+            });
         Ok(())
     }
 }
 
+/// `dx = y · (dy - Σ y · dy)`.
 impl Kernel for SoftmaxDx {
     fn scratch(&self, _: usize) -> usize {
         0
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
-        softmax_dx(
-            &self.0,
-            call.read(0),
-            call.read(1),
-            call.write(0),
-            call.threads,
-        );
+        let (y, dy) = (call.read(0), call.read(1));
+        let rows = rows_per_task(self.0.cols);
+        let elements = rows * self.0.cols.max(1);
+        call.threads
+            .chunks_mut(call.write(0), elements, &|task, dx| {
+                let range = task * elements..task * elements + dx.len();
+                softmax_dx_rows(&self.0, task * rows, &y[range.clone()], &dy[range], dx);
+            });
         Ok(())
     }
-}
-
-/// `softmax`: `x → y`.
-fn softmax(dims: &Softmax, x: &[f32], y: &mut [f32], threads: &Threads) {
-    assert_eq!((x.len(), y.len()), operand_lengths(dims), "operand lengths");
-    let rows = rows_per_task(dims.cols);
-    threads.chunks_mut(y, rows * dims.cols.max(1), &|task, y| {
-        let start = task * rows * dims.cols;
-        softmax_rows(dims, task * rows, &x[start..start + y.len()], y);
-    });
-}
-
-/// `softmax_dx`: `y, dy → dx`: `dx = y · (dy - Σ y · dy)`.
-fn softmax_dx(dims: &Softmax, y: &[f32], dy: &[f32], dx: &mut [f32], threads: &Threads) {
-    assert_eq!(
-        (y.len(), dx.len()),
-        operand_lengths(dims),
-        "operand lengths"
-    );
-    assert_eq!(dy.len(), dx.len(), "operand lengths");
-    let rows = rows_per_task(dims.cols);
-    threads.chunks_mut(dx, rows * dims.cols.max(1), &|task, dx| {
-        let range = task * rows * dims.cols..task * rows * dims.cols + dx.len();
-        softmax_dx_rows(dims, task * rows, &y[range.clone()], &dy[range], dx);
-    });
-}
-
-fn operand_lengths(dims: &Softmax) -> (usize, usize) {
-    (dims.rows * dims.cols, dims.rows * dims.cols)
 }
 
 /// How many columns row `row` sees.
@@ -119,8 +98,9 @@ vectorised! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Threads;
     use crate::kernels::lanes::tests::portable;
-    use crate::kernels::test_data::{assert_close, assert_same_bits, random, wide};
+    use crate::kernels::test_data::{assert_close, assert_same_bits, compute, random, wide};
 
     const SHAPES: [(usize, usize); 6] =
         [(1, 1), (3, 7), (5, 33), (256, 128), (2, 4099), (9, 20000)];
@@ -165,10 +145,11 @@ mod tests {
             // A large common offset must not matter.
             let x: Vec<f32> = random(len, 1).iter().map(|x| 3.0 * x + 50.0).collect();
             let dy = random(len, 2);
-            let (mut y, mut dx) = (vec![f32::NAN; len], vec![f32::NAN; len]);
-            let mut check = || {
-                softmax(&dims, &x, &mut y, &threads);
-                softmax_dx(&dims, &y, &dy, &mut dx, &threads);
+            let check = || {
+                let y = compute(dims, &[&x], &threads).unwrap().remove(0);
+                let dx = compute(SoftmaxDx(dims), &[&y, &dy], &threads)
+                    .unwrap()
+                    .remove(0);
                 // `x - max` is exact to half a unit of 50, 2e-6; the sum adds a few roundings.
                 assert_close(&y, &reference(&dims, &wide(&x)), 5e-6, 0.0);
                 // The dot product of terms up to 3 is good to a few units; `y` scales it.
@@ -185,10 +166,9 @@ mod tests {
             let len = dims.rows * dims.cols;
             let (x, dy) = (random(len, 3), random(len, 4));
             assert_same_bits(|threads| {
-                let (mut y, mut dx) = (vec![0.0; len], vec![0.0; len]);
-                softmax(&dims, &x, &mut y, threads);
-                softmax_dx(&dims, &y, &dy, &mut dx, threads);
-                vec![y, dx]
+                let mut outputs = compute(dims, &[&x], threads).unwrap();
+                outputs.extend(compute(SoftmaxDx(dims), &[&outputs[0], &dy], threads).unwrap());
+                outputs
             });
         }
     }
@@ -201,13 +181,8 @@ mod tests {
             mask: Mask::Full,
         };
         let minus = f32::NEG_INFINITY;
-        let mut y = [9.0; 6];
-        softmax(
-            &dims,
-            &[1.0, minus, 1.0, minus, minus, minus],
-            &mut y,
-            &Threads::new(1),
-        );
+        let x = [1.0, minus, 1.0, minus, minus, minus];
+        let y = compute(dims, &[&x], &Threads::new(1)).unwrap().remove(0);
         assert_eq!(y[..3], [0.5, 0.0, 0.5]);
         assert!(y[3..].iter().all(|y| y.is_nan()), "{y:?}");
     }

@@ -3,7 +3,6 @@
 use super::KernelError;
 use super::columns::{CHUNK, Terms, join, rows_per_task, sum_terms, tasks};
 use super::lanes::vectorised;
-use crate::Threads;
 use crate::dispatch::{Call, Kernel};
 use rekindle_program::op::SumRows;
 
@@ -13,28 +12,17 @@ impl Kernel for SumRows {
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
-        sum_rows(
-            self,
-            call.read(0),
-            call.write(0),
-            call.scratch(),
-            call.threads,
-        );
+        let (x, y): (&[f32], &mut [f32]) = (call.read(0), call.write(0));
+        let partials = &mut call.scratch()[..self.scratch(call.threads.count())];
+        let elements = rows_per_task(self.rows) * self.cols;
+        let cols = self.cols.max(1);
+        call.threads.chunks_mut(partials, cols, &|task, partial| {
+            let end = x.len().min((task + 1) * elements);
+            sum_task(&x[task * elements..end], partial);
+        });
+        join(partials, cols, y, call.threads);
         Ok(())
     }
-}
-
-/// `sum_rows`: `x: [rows, cols] → sum over rows: [cols]`.
-fn sum_rows(dims: &SumRows, x: &[f32], y: &mut [f32], scratch: &mut [f32], threads: &Threads) {
-    let &SumRows { rows, cols } = dims;
-    assert_eq!((x.len(), y.len()), (rows * cols, cols), "operand lengths");
-    let partials = &mut scratch[..dims.scratch(threads.count())];
-    let elements = rows_per_task(rows) * cols;
-    threads.chunks_mut(partials, cols.max(1), &|task, partial| {
-        let end = x.len().min((task + 1) * elements);
-        sum_task(&x[task * elements..end], partial);
-    });
-    join(partials, cols.max(1), y, threads);
 }
 
 vectorised! {
@@ -55,9 +43,10 @@ vectorised! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Threads;
     use crate::kernels::columns::BLOCK;
     use crate::kernels::lanes::tests::portable;
-    use crate::kernels::test_data::{assert_close, assert_same_bits, random};
+    use crate::kernels::test_data::{assert_close, assert_same_bits, compute, random};
 
     const SHAPES: [(usize, usize); 8] = [
         (1, 1),
@@ -71,11 +60,9 @@ mod tests {
     ];
 
     fn run(rows: usize, cols: usize, x: &[f32], threads: &Threads) -> Vec<f32> {
-        let dims = SumRows { rows, cols };
-        let mut y = vec![f32::NAN; cols];
-        let mut scratch = vec![f32::NAN; dims.scratch(1)];
-        sum_rows(&dims, x, &mut y, &mut scratch, threads);
-        y
+        compute(SumRows { rows, cols }, &[x], threads)
+            .unwrap()
+            .remove(0)
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! [`Threads::chunks_mut`] serves a kernel with one output; [`chunks_mut2`] and [`chunks_mut3`]
 //! cut several outputs in step, so that no kernel needs `unsafe` for it.
 
+use crate::dispatch::Call;
 use crate::{SharedMut, Threads};
 
 /// Elements of one task of an elementwise kernel: 64 KiB, long enough to hide the cost of taking a
@@ -14,20 +15,18 @@ pub(crate) fn rows_per_task(cols: usize) -> usize {
     (TASK_ELEMENTS / cols.max(1)).max(1)
 }
 
-/// Calls `work(chunks of xs, chunk of y)` for all tasks of an op that maps elements one by one.
+/// Calls `work(chunks of the reads, chunk of the result)` for all tasks of an op that maps each
+/// element of `N` operands by itself.
 pub(crate) fn map_elements<const N: usize>(
-    threads: &Threads,
-    xs: [&[f32]; N],
-    y: &mut [f32],
+    call: &Call<'_>,
     work: impl Fn([&[f32]; N], &mut [f32]) + Sync,
 ) {
-    for x in xs {
-        assert_eq!(x.len(), y.len(), "operand lengths");
-    }
-    threads.chunks_mut(y, TASK_ELEMENTS, &|task, y| {
-        let start = task * TASK_ELEMENTS;
-        work(xs.map(|x| &x[start..start + y.len()]), y);
-    });
+    let xs: [&[f32]; N] = std::array::from_fn(|k| call.read(k));
+    call.threads
+        .chunks_mut(call.write(0), TASK_ELEMENTS, &|task, y| {
+            let start = task * TASK_ELEMENTS;
+            work(xs.map(|x| &x[start..start + y.len()]), y);
+        });
 }
 
 /// Calls `work(task, chunk of a, chunk of b)` for chunks of the given lengths, cut in step.
