@@ -17,15 +17,15 @@ use crate::model::{Forward, InputKind};
 pub struct BertConfig {
     /// Columns of every hidden state.
     pub width: usize,
-    /// Encoder layers.
+    /// How many layers the encoder has.
     pub layers: usize,
     /// Heads of each attention; they divide the width.
     pub heads: usize,
     /// Columns between the two linear maps of a layer.
     pub hidden: usize,
-    /// How many tokens there are.
+    /// How many different tokens there are.
     pub vocab: usize,
-    /// The longest sequence.
+    /// How many tokens the longest sequence has.
     pub positions: usize,
 }
 

@@ -16,9 +16,10 @@ use rekindle_program::random::Stream;
 
 use crate::{Input, InputKind, Model, Values};
 
-/// Tokens that a masked language model must guess.
+/// The share of tokens that a masked language model must guess.
 const MASKED_SHARE: f64 = 0.15;
-/// Of these: shown as the mask token, and shown as a random token; the rest is shown as it is.
+/// The shares of those that are shown as the mask token and as a random token; the rest is shown
+/// as it is.
 const SHOWN_AS_MASK: f64 = 0.8;
 const SHOWN_AT_RANDOM: f64 = 0.1;
 /// `[MASK]` in BERT's vocabulary.

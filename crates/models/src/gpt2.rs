@@ -17,7 +17,7 @@ use crate::model::{Forward, InputKind};
 pub(crate) struct Gpt2Config {
     width: usize,
     layers: usize,
-    /// They divide the width.
+    /// Heads of each attention; they divide the width.
     heads: usize,
     vocab: usize,
 }
@@ -41,7 +41,7 @@ const DROPOUT: f32 = 0.1;
 const NORM_EPS: f32 = 1e-5;
 const INIT: Init = Init::Normal { std: 0.02 };
 
-/// The longest sequence.
+/// How many tokens the longest sequence has.
 pub(crate) const POSITIONS: usize = 1024;
 
 pub(crate) fn forward(

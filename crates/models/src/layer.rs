@@ -3,7 +3,7 @@
 use rekindle_program::op::{BatchNormState, ConvOptions, Then};
 use rekindle_program::{Builder, DType, Init, ProgramError, Var};
 
-/// PyTorch's defaults.
+/// PyTorch's defaults for a batch-norm.
 const BATCH_NORM_EPS: f32 = 1e-5;
 const BATCH_NORM_MOMENTUM: f32 = 0.1;
 

@@ -14,7 +14,7 @@ use crate::model::{Forward, InputKind};
 pub(crate) struct TransformerConfig {
     width: usize,
     layers: usize,
-    /// They divide the width.
+    /// Heads of each attention; they divide the width.
     heads: usize,
     /// Columns between the two linear maps of a layer.
     hidden: usize,

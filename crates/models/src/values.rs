@@ -5,9 +5,9 @@ use rekindle_program::DType;
 /// The elements of one tensor, in the program's layout.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Values {
-    /// Of an `f32` tensor.
+    /// The elements of an `f32` tensor.
     F32(Vec<f32>),
-    /// Of an `i64` tensor.
+    /// The elements of an `i64` tensor.
     I64(Vec<i64>),
 }
 

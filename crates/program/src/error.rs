@@ -57,12 +57,12 @@ pub enum ProgramError {
         node: String,
         /// Which argument.
         what: &'static str,
-        /// Its range.
+        /// What it may be, in words.
         expected: String,
         /// Its value.
         found: String,
     },
-    /// A tensor without elements.
+    /// A tensor would have no element.
     #[error(
         "`{name}` would have shape {shape:?}, which has no element; make every extent positive"
     )]
@@ -72,7 +72,7 @@ pub enum ProgramError {
         /// Its shape.
         shape: Vec<usize>,
     },
-    /// A tensor whose size no machine can hold.
+    /// A tensor would be larger than any machine can hold.
     #[error(
         "`{name}` would have shape {shape:?}, more than {limit} bytes; \
          reduce the batch, the image or the sequence"
@@ -85,13 +85,13 @@ pub enum ProgramError {
         /// The largest size that the builder accepts.
         limit: u64,
     },
-    /// Two nodes of one name.
+    /// Two nodes would have the same name.
     #[error("there is already a node `{name}`; names are unique: choose another, or open a scope")]
     Duplicate {
         /// The name.
         name: String,
     },
-    /// A handle that this builder did not give out.
+    /// An operand is a handle that another builder gave out.
     #[error("`{node}`: operand `{operand}` comes from another builder; build it with this one")]
     Foreign {
         /// The node that was to be made.

@@ -119,7 +119,7 @@ pub(super) struct Shape {
     pub(super) rows: usize,
     pub(super) cols: usize,
     pub(super) segments: usize,
-    /// Of each segment.
+    /// How many products each segment sums.
     pub(super) depth: usize,
 }
 

@@ -9,11 +9,11 @@ use crate::{Builder, DType, ProgramError, Var};
 /// What a batch-norm does after normalising.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Tail {
-    /// Nothing.
+    /// Nothing: the normalised value is the result.
     Linear,
-    /// ReLU.
+    /// It applies ReLU.
     Relu,
-    /// Add a second operand, then ReLU (the end of a residual block).
+    /// It adds a second operand and applies ReLU, as at the end of a residual block.
     AddRelu,
 }
 
@@ -78,11 +78,11 @@ pub struct BatchNormState {
 /// What follows a batch-norm, fused into it.
 #[derive(Clone, Copy, Debug)]
 pub enum Then<'a> {
-    /// Nothing.
+    /// Nothing: the normalised value is the result.
     Nothing,
     /// ReLU.
     Relu,
-    /// Add this, then ReLU.
+    /// The addition of this, then ReLU.
     AddRelu(&'a Var),
 }
 
