@@ -171,7 +171,8 @@ class Contender:
 def checkpoint_blocks(step: Step) -> None:
     """Every block is recomputed in the backward."""
     for block in step.blocks():
-        block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)  # type: ignore[method-assign]
+        again = functools.partial(checkpoint, block.forward, use_reentrant=False)
+        block.forward = again  # type: ignore[method-assign]
 
 
 def digest(tensor: Tensor) -> str:

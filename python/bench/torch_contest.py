@@ -177,7 +177,8 @@ def budgets(peaks: dict[str, int], lasting: int) -> dict[str, Kind]:
 def main(case: str, rounds: int) -> None:
     os.environ.update(UNCACHED | ALLOCATOR)  # Of the processes that are started from here.
     print(
-        "contender,budget,peak,predicted_peak,differing,gradient_error,first_call_s,planning_s,eager_seconds,seconds"
+        "contender,budget,peak,predicted_peak,differing,gradient_error,first_call_s,planning_s,"
+        "eager_seconds,seconds"
     )
     with tempfile.TemporaryDirectory() as folder:
         gradients = Path(folder, "gradients.pt")

@@ -61,7 +61,7 @@ pub(crate) fn run(repo: &Repo, words: &[String]) -> Result<()> {
 
 fn engine(repo: &Repo, names: &[String]) -> Result<()> {
     check_names(names, CASES.iter().map(|case| case.0))?;
-    let peer = python::engine_peer(repo)?;
+    let peer = python::engine_peer(repo, "release")?;
     let interpreter = python::interpreter(repo)?;
     let mut results = Vec::new();
     for case in CASES.iter().filter(|case| is_wanted(names, case.0)) {

@@ -20,7 +20,7 @@ const FILE_ENDINGS: [&str; 6] = [".md", ".toml", ".lock", ".rs", ".py", ".txt"];
 
 /// Folders of the checkout with code or text, and how the files in them end. Archives stay as they
 /// were measured.
-const FOLDERS: [&str; 4] = ["crates", "xtask", "docs", "corpus"];
+const FOLDERS: [&str; 5] = ["crates", "xtask", "python", "docs", "corpus"];
 const ENDINGS: [&str; 7] = ["rs", "py", "pyi", "mjs", "js", "css", "md"];
 /// The most characters of a line.
 const COLUMNS: usize = 100;

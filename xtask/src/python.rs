@@ -1,10 +1,10 @@
 //! The Python part of the tests, in a virtual environment that is made here.
 //!
-//! The package is installed by `pip install .` into a folder under `target`, so that what is tested
-//! is what a user gets. `.venv` holds what `python/requirements.txt` pins. A stamp beside it
-//! records the requirements that it was made from: while they are unchanged it is used again,
-//! otherwise it is made anew. An interpreter named in `REKINDLE_PYTHON` is used as it is, and
-//! nothing is installed.
+//! The package is built once, from its source distribution, and installed into a folder under
+//! `target`, so that what is tested is what a user gets. `.venv` holds what
+//! `python/requirements.txt` pins. A stamp beside it records the requirements that it was made
+//! from: while they are unchanged it is used again, otherwise it is made anew. An interpreter named
+//! in `REKINDLE_PYTHON` is used as it is, and nothing is installed.
 
 use std::path::{Path, PathBuf};
 
@@ -48,8 +48,7 @@ const CHECKS: [&str; 4] = [
 /// Installs the package, checks its format and types, and runs every test under `python/tests`.
 pub(crate) fn check(repo: &Repo) -> Result<()> {
     let python = interpreter(repo)?;
-    let package = package(repo, &python)?;
-    wheel(repo, &python)?;
+    let package = wheel(repo, &python)?;
     let run = |words: &str| {
         let mut command = repo.command(&python);
         command.args(words.split(' ')).env("PYTHONPATH", &package);
@@ -59,7 +58,7 @@ pub(crate) fn check(repo: &Repo) -> Result<()> {
         show(&mut run(words))?;
     }
     let mut tests = run("-m unittest discover --start-directory python/tests");
-    show(tests.env("ENGINE_PEER", engine_peer(repo)?))
+    show(tests.env("ENGINE_PEER", engine_peer(repo, "dev")?))
 }
 
 /// Installs the package of this checkout as a user would, and gives the folder that Python must
@@ -79,8 +78,9 @@ pub(crate) fn package(repo: &Repo, python: &Path) -> Result<PathBuf> {
 }
 
 /// Builds a source distribution, and a wheel from it in a folder that knows nothing of the
-/// checkout, as a packager would; then imports the wheel.
-fn wheel(repo: &Repo, python: &Path) -> Result<()> {
+/// checkout, as a packager would; then imports the wheel. Gives the folder that Python must know
+/// of.
+fn wheel(repo: &Repo, python: &Path) -> Result<PathBuf> {
     let wheels = repo.path(WHEELS);
     if wheels.exists() {
         std::fs::remove_dir_all(&wheels)?;
@@ -103,7 +103,8 @@ fn wheel(repo: &Repo, python: &Path) -> Result<()> {
     install(repo, python, &trial, &built, "--no-index").context("the wheel cannot be installed")?;
     let mut command = repo.command(python);
     command.args(["-c", TRIAL]).env("PYTHONPATH", &trial);
-    show(command.current_dir(&wheels)).context("the wheel does not work")
+    show(command.current_dir(&wheels)).context("the wheel does not work")?;
+    Ok(trial)
 }
 
 /// The file in `folder` whose name has that ending.
@@ -136,14 +137,14 @@ fn install(repo: &Repo, python: &Path, folder: &Path, source: &Path, option: &st
     show(command.env("PATH", with_maturin(python)?))
 }
 
-/// Builds the engine's side of the comparisons, optimised, and gives its path.
-pub(crate) fn engine_peer(repo: &Repo) -> Result<PathBuf> {
-    show(
-        &mut repo
-            .cargo("build --quiet --release --locked --package rekindle --example engine_peer"),
-    )?;
+/// Builds the engine's side of the comparisons with a profile, and gives its path. Its kernels are
+/// optimised in both: `dev` shares what the tests have built, `release` is for times.
+pub(crate) fn engine_peer(repo: &Repo, profile: &str) -> Result<PathBuf> {
+    let mut build = repo.cargo("build --quiet --locked --package rekindle --example engine_peer");
+    show(build.args(["--profile", profile]))?;
     let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or("target".into());
-    Ok(repo.path(target).join("release/examples/engine_peer"))
+    let folder = if profile == "dev" { "debug" } else { profile };
+    Ok(repo.path(target).join(folder).join("examples/engine_peer"))
 }
 
 /// A Python that has the requirements; installs them first if need be.

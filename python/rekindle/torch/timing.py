@@ -15,6 +15,7 @@ and of one modern CPU core; a plan depends on their ratios only.
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 from collections.abc import Callable
@@ -111,7 +112,8 @@ def _measure(node: fx.Node) -> float:
         args, kwargs = pytree.tree_map_only(fx.Node, _made_up, (node.args, node.kwargs))
         device = next((t.device for t in tensors_of(node)), torch.device("cpu"))
         clock = _device_clock if device.type == "cuda" else _host_clock
-        run: Callable[[], Any] = lambda: node.target(*args, **kwargs)  # type: ignore[operator]  # noqa: E731
+        target: Callable[..., Any] = node.target  # type: ignore[assignment]
+        run = functools.partial(target, *args, **kwargs)
         first = clock(run)
         if first > ENOUGH_SECONDS * 1e6:
             return first
