@@ -456,8 +456,8 @@ mod tests {
         let found = first_of(&[10, 25, 10, 39, 1, 1], nodes, 41);
         assert_eq!(found, ("p t q m n p t q p v".to_string(), 41));
     }
-    /// Where every node reads a quarter of all before it, no look at the heap or at a cost goes along all edges:
-    /// whoever can say stop is asked often, and is heard.
+    /// Where every node reads a quarter of all before it, no look at the heap or at a cost goes
+    /// along all edges: whoever can say stop is asked often, and is heard.
     #[test]
     fn the_edges_of_a_dense_graph_are_counted() {
         let n = 300;
