@@ -30,4 +30,11 @@ pub enum TableError {
         text: String,
         expected: &'static str,
     },
+    #[error("{}: row {row} ({name}): {why}", path.display())]
+    Contradiction {
+        path: PathBuf,
+        row: usize,
+        name: String,
+        why: String,
+    },
 }

@@ -16,7 +16,7 @@ use rekindle_graph::{Graph, read_graph, write_atomically};
 use crate::TableError;
 use crate::kind::{Kind, gtype, phase_of};
 use crate::profile::{ActivationStats, NodeStats, Profile, Seconds};
-use crate::table::{Row, Table, number, read_table, write_table};
+use crate::table::{Row, Table, csv_text, number, read_table, text_cell, text_of_cell};
 
 /// The columns of the node table, in order.
 pub const NODE_COLUMNS: &[&str] = &[
@@ -131,16 +131,17 @@ pub fn write_node_stats(path: &Path, nodes: &[NodeStats]) -> Result<(), TableErr
     let row = |n: &NodeStats| {
         vec![
             n.rank.to_string(),
-            n.name.clone(),
+            text_cell(&n.name),
             n.kind.name().into(),
             gtype(n.phase).into(),
             n.run_time.get().to_string(),
             n.peak_mem.get().to_string(),
             n.active_mem.get().to_string(),
-            n.device.clone(),
+            text_cell(&n.device),
         ]
     };
-    write_table(path, NODE_COLUMNS, nodes.iter().map(row))
+    let text = csv_text(NODE_COLUMNS, nodes.iter().map(row));
+    Ok(write_atomically(path, text.as_bytes())?)
 }
 
 /// Reads a node table. Only the device may be missing.
@@ -149,7 +150,9 @@ pub fn write_node_stats(path: &Path, nodes: &[NodeStats]) -> Result<(), TableErr
 /// Names the file, the line and the column.
 pub fn read_node_stats(path: &Path) -> Result<Table<NodeStats>, TableError> {
     read_table(path, NODE_COLUMNS, |row| {
-        let device = row.optional("device", "a name", |text| Some(text.to_owned()))?;
+        let device = row.optional("device", "a name", |cell| {
+            Some(text_of_cell(cell).to_owned())
+        })?;
         Ok(NodeStats {
             rank: row.rank("rank")?,
             name: row.name("node_name")?,
@@ -179,7 +182,7 @@ pub fn write_activation_stats(
     let seconds = |s: Option<Seconds>| s.map_or(String::new(), |s| s.get().to_string());
     let row = |a: &ActivationStats| {
         vec![
-            a.name.clone(),
+            text_cell(&a.name),
             a.kind.name().into(),
             a.creation.to_string(),
             rank(a.last_forward),
@@ -194,7 +197,8 @@ pub fn write_activation_stats(
             a.recompute_ratio.map_or(String::new(), |r| r.to_string()),
         ]
     };
-    write_table(path, ACTIVATION_COLUMNS, activations.iter().map(row))
+    let text = csv_text(ACTIVATION_COLUMNS, activations.iter().map(row));
+    Ok(write_atomically(path, text.as_bytes())?)
 }
 
 /// Reads an activation table. The times, the recomputation's memory and the ratio may be missing.

@@ -10,6 +10,7 @@
 
 mod analysis;
 mod breakdown;
+mod consistency;
 mod error;
 mod files;
 mod kind;
@@ -19,6 +20,7 @@ mod table;
 
 pub use analysis::{ActivationUses, Analysis, Boundaries, activations};
 pub use breakdown::{Breakdown, LAYERS, breakdowns};
+pub use consistency::check_tables;
 pub use error::TableError;
 pub use files::{
     ACTIVATION_COLUMNS, NODE_COLUMNS, ProfilePaths, read_activation_stats, read_node_stats,
@@ -27,4 +29,4 @@ pub use files::{
 pub use kind::{Kind, gtype};
 pub use profile::{ActivationStats, Measured, NodeStats, Profile, Seconds, node_peaks};
 pub use recompute::{Recomputation, Tracer, inactive_times};
-pub use table::Table;
+pub use table::{Table, csv_text, text_cell, text_of_cell};

@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use rekindle_graph::{Bytes, read_file, write_atomically};
+use rekindle_graph::{Bytes, read_file};
 
 use crate::TableError;
 use crate::profile::Seconds;
@@ -121,7 +121,7 @@ impl Row<'_> {
 
     /// A name: any text but none.
     pub(crate) fn name(&self, column: &'static str) -> Result<String, TableError> {
-        let name = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let name = |cell: &str| (!cell.is_empty()).then(|| text_of_cell(cell).to_owned());
         self.parse(column, "a name", name)
     }
 
@@ -163,23 +163,64 @@ pub(crate) mod number {
     }
 }
 
-/// Writes a table whole or not at all.
-pub(crate) fn write_table(
-    path: &Path,
-    columns: &[&str],
-    rows: impl Iterator<Item = Vec<String>>,
-) -> Result<(), TableError> {
-    let bad = |message: String| TableError::Csv {
-        path: path.to_owned(),
-        message,
-    };
+/// A table as CSV text. Rows are as long as `columns`; texts in them are [`text_cell`]s.
+pub fn csv_text(columns: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     let mut writer = csv::Writer::from_writer(Vec::new());
-    writer
-        .write_record(columns)
-        .map_err(|e| bad(e.to_string()))?;
+    let long = "every row has a cell for each column";
+    writer.write_record(columns).expect(long);
     for row in rows {
-        writer.write_record(row).map_err(|e| bad(e.to_string()))?;
+        writer.write_record(row).expect(long);
     }
-    let text = writer.into_inner().map_err(|e| bad(e.to_string()))?;
-    Ok(write_atomically(path, &text)?)
+    let bytes = writer.into_inner().expect("memory takes every write");
+    String::from_utf8(bytes).expect("cells are text")
+}
+
+/// What a program that shows tables takes for the beginning of a formula.
+const FORMULA: [char; 6] = ['=', '+', '-', '@', '\t', '\r'];
+
+/// Whether a text begins a formula, perhaps behind apostrophes.
+fn begins_formula(text: &str) -> bool {
+    text.trim_start_matches('\'').starts_with(FORMULA)
+}
+
+/// A text (such as a name, which may come from anywhere) as the cell of a CSV file: with an
+/// apostrophe in front where it would be taken for a formula. [`text_of_cell`] gives it back.
+pub fn text_cell(text: &str) -> String {
+    match begins_formula(text) {
+        true => format!("'{text}"),
+        false => text.into(),
+    }
+}
+
+/// The text that a cell stands for.
+pub fn text_of_cell(cell: &str) -> &str {
+    match cell.strip_prefix('\'') {
+        Some(text) if begins_formula(text) => text,
+        _ => cell,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_text_is_taken_for_a_formula_and_every_text_comes_back() {
+        for text in [
+            "=1+1", "@sum", "-x", "+x", "\tx", "\rx", "'=x", "''-", "'", "'a", "a=b", "",
+        ] {
+            let cell = text_cell(text);
+            assert!(!cell.starts_with(FORMULA), "{cell}");
+            assert_eq!(text_of_cell(&cell), text, "{cell}");
+        }
+        assert_eq!(text_cell("=1+1"), "'=1+1");
+        assert_eq!(text_cell("relu_1"), "relu_1");
+    }
+
+    #[test]
+    fn texts_that_would_break_a_row_stand_in_quotes() {
+        let row = ["a,b", "say \"x\"", "two\nlines"].map(text_cell).to_vec();
+        let text = csv_text(&["a", "b", "c"], [row].into_iter());
+        assert_eq!(text, "a,b,c\n\"a,b\",\"say \"\"x\"\"\",\"two\nlines\"\n");
+    }
 }

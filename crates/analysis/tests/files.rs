@@ -40,6 +40,8 @@ fn profile() -> Profile {
     };
     let mut profile = Profile::new("perceptron", 4, &graph, &measured);
     profile.nodes[7].name = "a \"quoted\" name, with a comma".into();
+    profile.nodes[8].name = "=HYPERLINK(1)".into();
+    profile.activations[1].name = "'@cell".into();
     profile.activations[0].recompute_ratio = Some(f64::INFINITY);
     profile.activations[1].recomp_time = None;
     profile.activations[1].recomp_memory = None;

@@ -3,8 +3,7 @@
 use std::process::ExitCode;
 
 use rekindle_analysis::TableError;
-use rekindle_engine::EngineError;
-use rekindle_engine::KernelError;
+use rekindle_engine::{EngineError, KernelError, SpillError};
 use rekindle_graph::FileError;
 use rekindle_models::ModelError;
 use rekindle_plan::PlanError;
@@ -93,9 +92,11 @@ pub(crate) fn code(error: &anyhow::Error) -> ExitCode {
             return Some(BAD_FILE);
         }
         match cause.downcast_ref::<ProfileError>() {
-            Some(ProfileError::NodeDoesNotFit { .. } | ProfileError::LimitTooSmall { .. }) => {
-                return Some(INFEASIBLE);
-            }
+            Some(
+                ProfileError::NodeDoesNotFit { .. }
+                | ProfileError::LimitTooSmall { .. }
+                | ProfileError::Spill(SpillError::Memory(_)),
+            ) => return Some(INFEASIBLE),
             Some(ProfileError::Engine(error)) if is_out_of_memory(error) => {
                 return Some(INFEASIBLE);
             }
@@ -165,14 +166,18 @@ fn of_model(error: &ModelError) -> u8 {
 pub(crate) fn is_out_of_memory(error: &EngineError) -> bool {
     matches!(
         error,
-        EngineError::OutOfMemory { .. } | EngineError::Reserve { .. }
+        EngineError::OutOfMemory { .. }
+            | EngineError::Reserve { .. }
+            | EngineError::Kernel {
+                source: KernelError::Spill(SpillError::Memory(_)),
+                ..
+            }
     )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rekindle_engine::SpillError;
     use rekindle_graph::Bytes;
 
     #[track_caller]
@@ -191,9 +196,17 @@ mod tests {
         check(memory(), INFEASIBLE);
         check(ProfileError::from(memory()), INFEASIBLE);
         check(rekindle::Error::from(memory()), INFEASIBLE);
+        let copy = || SpillError::Memory(Bytes(2));
+        check(ProfileError::Spill(copy()), INFEASIBLE);
+        let node = String::from("offload");
+        let source = copy().into();
+        check(
+            ProfileError::from(EngineError::Kernel { node, source }),
+            INFEASIBLE,
+        );
         let disk = EngineError::Kernel {
             node: "offload".into(),
-            source: SpillError("no space".into()).into(),
+            source: SpillError::Failed("no space".into()).into(),
         };
         check(ProfileError::from(disk), BAD_FILE);
         check(anyhow::anyhow!("something"), FAILURE);

@@ -6,14 +6,14 @@
 //! is set. Names come from files of others: whatever in them could move the cursor, hide text or
 //! turn it around is made visible before it reaches a terminal.
 
-use std::fmt::Write as _;
 use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
+use rekindle_analysis::{csv_text, text_cell};
 use rekindle_graph::{FileError, Graph, check_writable, destination, write_atomically};
-use rekindle_plan::{Choice, Planned};
+use rekindle_plan::{Choice, Decision, Planned};
 
 use crate::exit::{self, UsageError};
 
@@ -219,53 +219,61 @@ pub(crate) fn wrote(path: &Path) {
     }
 }
 
-/// The decisions in the exchange layout of the profiler's files.
-pub(crate) fn decisions_csv(graph: &Graph, planned: &Planned) -> String {
-    let mut csv = String::from(DECISIONS_HEADER);
-    for decision in &planned.decisions {
-        let word = match decision.choice {
-            Choice::Keep => "RETAINED",
-            Choice::Recompute { .. } => "RECOMPUTE",
-        };
-        decision_row(
-            &mut csv,
-            &graph.storage_name(decision.storage),
-            word,
-            decision.bytes.get(),
-            decision.recompute_time.seconds(),
-            [decision.created.index(), decision.first_backward.index()],
-        );
-    }
-    csv
-}
-
-/// The first line of a decisions file.
-pub(crate) const DECISIONS_HEADER: &str = "activation_name,decision,median_mem_size_bytes,\
-                                           recomp_time_s,creation_rank,first_bw_use_rank\n";
-
 /// One line of a decisions file.
-pub(crate) fn decision_row(
-    csv: &mut String,
-    name: &str,
-    decision: &str,
-    bytes: u64,
-    seconds: f64,
-    [created, first_backward]: [usize; 2],
-) {
-    let name = csv_field(name);
-    writeln!(
-        csv,
-        "{name},{decision},{bytes},{seconds},{created},{first_backward}"
-    )
-    .expect("writing to a string cannot fail");
+pub(crate) struct DecisionRow {
+    /// The activation's name.
+    pub(crate) name: String,
+    /// Whether it is dropped and made again.
+    pub(crate) recomputed: bool,
+    /// Its size.
+    pub(crate) bytes: u64,
+    /// How long it takes to make it again.
+    pub(crate) seconds: f64,
+    /// The rank of its maker.
+    pub(crate) created: u32,
+    /// The rank of its first backward use.
+    pub(crate) first_backward: u32,
 }
 
-/// Quoted where the text would break the row.
-pub(crate) fn csv_field(text: &str) -> String {
-    match text.contains([',', '"', '\n', '\r']) {
-        true => format!("\"{}\"", text.replace('"', "\"\"")),
-        false => text.into(),
-    }
+/// Decisions in the exchange layout of the profiler's files.
+pub(crate) fn decisions_csv(rows: impl Iterator<Item = DecisionRow>) -> String {
+    const COLUMNS: [&str; 6] = [
+        "activation_name",
+        "decision",
+        "median_mem_size_bytes",
+        "recomp_time_s",
+        "creation_rank",
+        "first_bw_use_rank",
+    ];
+    let cells = |row: DecisionRow| {
+        let word = if row.recomputed {
+            "RECOMPUTE"
+        } else {
+            "RETAINED"
+        };
+        vec![
+            text_cell(&row.name),
+            word.into(),
+            row.bytes.to_string(),
+            row.seconds.to_string(),
+            row.created.to_string(),
+            row.first_backward.to_string(),
+        ]
+    };
+    csv_text(&COLUMNS, rows.map(cells))
+}
+
+/// The decisions of a plan.
+pub(crate) fn decisions_of(graph: &Graph, planned: &Planned) -> String {
+    let row = |decision: &Decision| DecisionRow {
+        name: graph.storage_name(decision.storage),
+        recomputed: decision.choice != Choice::Keep,
+        bytes: decision.bytes.get(),
+        seconds: decision.recompute_time.seconds(),
+        created: decision.created.0,
+        first_backward: decision.first_backward.0,
+    };
+    decisions_csv(planned.decisions.iter().map(row))
 }
 
 #[cfg(test)]

@@ -83,3 +83,66 @@ fn what_cannot_be_met_or_makes_no_sense_is_an_error() {
         .fails(5, &["acts.csv"]);
     assert_eq!(folder.files(), ["acts.csv", "nodes.csv"]);
 }
+
+#[test]
+fn tables_that_contradict_themselves_are_refused_with_file_and_row() {
+    let folder = folder("contradictions");
+    let check = |file: &str, from: &str, to: &str, words: &[&str]| {
+        let text = if file == "nodes.csv" {
+            NODES
+        } else {
+            ACTIVATIONS
+        };
+        assert!(text.contains(from), "{from}");
+        std::fs::write(folder.0.join(file), text.replacen(from, to, 1)).expect("writable");
+        let ran = folder.rekindle(&format!("{FILES} --budget 116 --decisions d.csv"));
+        ran.fails(5, words);
+        std::fs::write(folder.0.join(file), text).expect("writable");
+    };
+    let row = "2,c,activation,forward,0.001,120,120,cpu\n";
+    check(
+        "nodes.csv",
+        row,
+        "",
+        &["nodes.csv: row 5 (a_back)", "another rank is missing"],
+    );
+    check(
+        "nodes.csv",
+        row,
+        &row.repeat(2),
+        &["row 4 (c)", "also that of row 3"],
+    );
+    check(
+        "nodes.csv",
+        "120,120,cpu",
+        "120,121,cpu",
+        &["row 3 (c)", "more than the peak"],
+    );
+    check(
+        "acts.csv",
+        "2,4,4,6,",
+        "2,4,4,1000000000000,",
+        &["acts.csv: row 2 (b)", "live"],
+    );
+    check(
+        "acts.csv",
+        "b,activation,1,2,4",
+        "b,activation,1,2,1",
+        &["row 2 (b)", "first_bw"],
+    );
+    let row = "c,activation,2,-1,3,3,4,0,0.001,4\n";
+    check("acts.csv", row, &row.repeat(2), &["row 4 (c)", "row 3"]);
+    assert_eq!(folder.files(), ["acts.csv", "nodes.csv"]);
+}
+
+#[test]
+fn a_name_that_looks_like_a_formula_stays_text() {
+    let folder = folder("formula");
+    for (file, text) in [("nodes.csv", NODES), ("acts.csv", ACTIVATIONS)] {
+        let text = text.replace("\na,", "\n=1+1,").replace("0,a,", "0,=1+1,");
+        std::fs::write(folder.0.join(file), text).expect("writable");
+    }
+    let line = format!("{FILES} --budget 116 --decisions d.csv");
+    folder.rekindle(&line).works();
+    assert!(folder.read("d.csv").contains("\n'=1+1,RECOMPUTE,"));
+}

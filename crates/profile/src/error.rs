@@ -13,7 +13,7 @@ pub enum ProfileError {
     Graph(#[from] GraphError),
     #[error("there is nothing to measure in 0 steps; measure at least one")]
     NothingMeasured,
-    #[error("swapping failed: {0}")]
+    #[error("cannot measure how long swapping takes: {0}")]
     Spill(SpillError),
     #[error(
         "`{node}` alone needs {needed} ({persistent} of it for parameters, optimizer state and the \

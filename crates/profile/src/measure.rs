@@ -125,6 +125,8 @@ pub fn measure(
 /// Copies each activation to the spill tier and back as soon as it is made.
 struct SwapTimer<'a> {
     spill: &'a mut dyn Spill,
+    /// The bytes that the slot has room for.
+    slot: usize,
     is_activation: Vec<bool>,
     /// Sum and count of the times; indexed by storage.
     times: Vec<(f64, u32)>,
@@ -148,18 +150,28 @@ impl<'a> SwapTimer<'a> {
         for a in activations {
             is_activation[a.storage.index()] = true;
         }
-        let mut timer = SwapTimer {
+        SwapTimer {
             spill,
+            slot: 0,
             times: vec![(0.0, 0); is_activation.len()],
             is_activation,
             failed: None,
             watch,
             progress,
-        };
-        // The slot's first use would be slower than every later one.
-        let largest = activations.iter().map(|a| a.bytes.get()).max().unwrap_or(0);
-        timer.failed = timer.spill.store(SLOT, &vec![0; largest as usize]).err();
-        timer
+        }
+    }
+
+    /// Copies `contents` out and back. Growing the slot would be slower than every later use of
+    /// it, so that is done before the clock starts.
+    fn time(&mut self, contents: &mut [u8]) -> Result<f64, SpillError> {
+        if contents.len() > self.slot {
+            self.spill.store(SLOT, contents)?;
+            self.slot = contents.len();
+        }
+        let started = Instant::now();
+        self.spill.store(SLOT, contents)?;
+        self.spill.load(SLOT, contents)?;
+        Ok(started.elapsed().as_secs_f64())
     }
 
     fn averages(
@@ -189,13 +201,14 @@ impl Observer for SwapTimer<'_> {
         if !self.is_activation[storage.index()] || self.failed.is_some() {
             return;
         }
-        let started = Instant::now();
-        let there = self.spill.store(SLOT, contents);
-        let and_back = there.and_then(|()| self.spill.load(SLOT, contents));
-        let (sum, count) = &mut self.times[storage.index()];
-        *sum += started.elapsed().as_secs_f64();
-        *count += 1;
-        self.failed = and_back.err();
+        match self.time(contents) {
+            Ok(seconds) => {
+                let (sum, count) = &mut self.times[storage.index()];
+                *sum += seconds;
+                *count += 1;
+            }
+            Err(error) => self.failed = Some(error),
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
 use rekindle_engine::{Spill, SpillError};
+use rekindle_graph::Bytes;
 
 /// Slots in host memory. A slot keeps its memory, so only its first use pays for page faults.
 #[derive(Default)]
@@ -29,7 +30,11 @@ impl Spill for HostSpill {
         }
         let held = &mut self.slots[slot];
         if held.len() < bytes.len() {
-            *held = bytes.to_vec();
+            // What the slot held is gone either way, so its memory goes first.
+            *held = Vec::new();
+            let room = held.try_reserve_exact(bytes.len());
+            room.map_err(|_| SpillError::Memory(Bytes(bytes.len() as u64)))?;
+            held.extend_from_slice(bytes);
         } else {
             held[..bytes.len()].copy_from_slice(bytes);
         }
@@ -88,7 +93,7 @@ impl FileSpill {
 
     fn failed(&self, what: &str, error: &std::io::Error) -> SpillError {
         let folder = self.folder.display();
-        SpillError(format!("cannot {what} the spill file in {folder}: {error}"))
+        SpillError::Failed(format!("cannot {what} the spill file in {folder}: {error}"))
     }
 
     /// The beginning of a slot that can hold `bytes`.
@@ -140,7 +145,7 @@ impl Drop for FileSpill {
 }
 
 fn never_stored(slot: usize) -> SpillError {
-    SpillError(format!(
+    SpillError::Failed(format!(
         "slot {slot} of the spill tier does not hold that many bytes"
     ))
 }

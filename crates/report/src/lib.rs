@@ -5,8 +5,8 @@
 //! each kind of picture, and drawn by [`Chart::to_svg`] or [`Chart::to_png`]; the PNG is the SVG,
 //! rendered. [`profile_charts`] and [`comparison`] are the charts that the tools draw. A
 //! [`Page`](page::Page) is what a report shows, and [`Page::to_html`](page::Page::to_html) the
-//! report. Nothing here decides or computes anything about a training step, and the same data give
-//! the same bytes.
+//! report. Nothing here decides anything about a training step, and the same data give the same
+//! bytes.
 //!
 //! ```
 //! use rekindle_report::{Axis, Bars, Chart, Series, Unit};

@@ -128,7 +128,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     meter.clear();
     let (planned, took) = (planned?, meter.elapsed());
     if let Some(path) = &arguments.decisions {
-        output::write(path, &output::decisions_csv(&graph, &planned))?;
+        output::write(path, &output::decisions_of(&graph, &planned))?;
     }
     if let Some(path) = &arguments.out {
         output::write(path, &planned.plan.to_json())?;

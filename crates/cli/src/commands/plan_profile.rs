@@ -3,11 +3,10 @@
 //! The files have no edges, so nobody can say which nodes rebuild an activation: this works at the
 //! level of activations, says so, and gives decisions but no schedule.
 
-use std::collections::HashMap;
 use std::path::Path;
 
 use rekindle_analysis::{
-    ActivationStats, NodeStats, TableError, read_activation_stats, read_node_stats,
+    ActivationStats, NodeStats, check_tables, read_activation_stats, read_node_stats,
 };
 use rekindle_graph::{Budget, Bytes, Micros, Phase};
 use rekindle_plan::mutwo::{ActivationLevel, ActivationPlan, Candidate, Choice, plan_activations};
@@ -44,7 +43,7 @@ pub(crate) fn run(
             "the files lack {missing}; planning goes on without"
         ));
     }
-    check_ranks(node_file, &nodes.rows)?;
+    check_tables(node_file, &nodes.rows, activation_file, &activations.rows)?;
     let (level, rows) = activation_level(&nodes.rows, &activations.rows);
     if profile.swap && level.activations.iter().all(|a| a.swap_time.is_none()) {
         let why = "--swap needs the column avg_swap_time_s, which the activation table lacks";
@@ -65,41 +64,14 @@ pub(crate) fn run(
     Ok(())
 }
 
-/// Ranks beyond this are damage: no step has so many nodes.
-const HIGHEST_RANK: u32 = 10_000_000;
-
-/// A rank is a node's position in the step, and no other row's. Some may be missing.
-fn check_ranks(file: &Path, nodes: &[NodeStats]) -> Result<(), TableError> {
-    let bad = |index: usize, why: String| TableError::Csv {
-        path: file.to_owned(),
-        message: format!(
-            "row {} ({}): `rank` is {}, {why}; a rank is a node's position in the step",
-            index + 1,
-            nodes[index].name,
-            nodes[index].rank
-        ),
-    };
-    let mut row_of = HashMap::new();
-    for (index, node) in nodes.iter().enumerate() {
-        if node.rank > HIGHEST_RANK {
-            return Err(bad(index, format!("more than {HIGHEST_RANK}")));
-        }
-        if let Some(other) = row_of.insert(node.rank, index) {
-            let why = format!("which is also that of row {}", other + 1);
-            return Err(bad(index, why));
-        }
-    }
-    Ok(())
-}
-
-/// The profile as the planner takes it, and which row of the file each of its activations is. Ranks
-/// have been checked. An activation that the backward pass does not use, or that cannot be made
+/// The profile as the planner takes it, and which row of the file each of its activations is. The
+/// tables have been checked. An activation that the backward pass does not use, or that cannot be made
 /// again, is kept anyway.
 fn activation_level(
     nodes: &[NodeStats],
     activations: &[ActivationStats],
 ) -> (ActivationLevel, Vec<usize>) {
-    let ranks = nodes.iter().map(|n| n.rank as usize + 1).max().unwrap_or(0);
+    let ranks = nodes.len();
     let mut level = ActivationLevel {
         run_time: vec![Micros::ZERO; ranks],
         peak_bytes: vec![Bytes::ZERO; ranks],
@@ -151,27 +123,19 @@ fn choices(count: usize, rows: &[usize], plan: &ActivationPlan) -> Vec<Choice> {
 }
 
 fn csv(activations: &[ActivationStats], rows: &[usize], plan: &ActivationPlan) -> String {
-    let mut csv = String::from(output::DECISIONS_HEADER);
     let choices = choices(activations.len(), rows, plan);
-    for (a, choice) in activations.iter().zip(choices) {
-        let Some(first_backward) = a.first_backward else {
-            continue;
-        };
-        let word = match choice {
-            Choice::Recompute => "RECOMPUTE",
+    let each = activations.iter().zip(choices);
+    output::decisions_csv(each.filter_map(|(a, choice)| {
+        Some(output::DecisionRow {
+            name: a.name.clone(),
             // The format has two words; a swapped activation is not made again.
-            Choice::Keep | Choice::Swap { .. } => "RETAINED",
-        };
-        output::decision_row(
-            &mut csv,
-            &a.name,
-            word,
-            a.memory_size.get(),
-            a.recomp_time.map_or(0.0, |t| t.get()),
-            [a.creation as usize, first_backward as usize],
-        );
-    }
-    csv
+            recomputed: choice == Choice::Recompute,
+            bytes: a.memory_size.get(),
+            seconds: a.recomp_time.map_or(0.0, |t| t.get()),
+            created: a.creation,
+            first_backward: a.first_backward?,
+        })
+    }))
 }
 
 fn print(level: &ActivationLevel, plan: &ActivationPlan, budget: Bytes, json: bool) {
@@ -215,52 +179,5 @@ fn print(level: &ActivationLevel, plan: &ActivationPlan, budget: Bytes, json: bo
     );
     if swapped.0 > 0 {
         println!("swapped      {} activations, {}", swapped.0, swapped.1);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use rekindle_analysis::{Kind, Seconds};
-
-    use super::*;
-
-    fn node(rank: u32) -> NodeStats {
-        NodeStats {
-            rank,
-            name: format!("node_{rank}"),
-            kind: Kind::Activation,
-            phase: Some(Phase::Forward),
-            run_time: Seconds::default(),
-            peak_mem: Bytes(1),
-            active_mem: Bytes(1),
-            device: "cpu".into(),
-        }
-    }
-
-    #[track_caller]
-    fn check_refused(ranks: &[u32], words: &str) {
-        let nodes: Vec<NodeStats> = ranks.iter().copied().map(node).collect();
-        let error = check_ranks(Path::new("nodes.csv"), &nodes).expect_err("bad ranks");
-        assert!(error.to_string().contains(words), "{error}");
-        let code = format!("{:?}", crate::exit::code(&error.into()));
-        let file = std::process::ExitCode::from(crate::exit::BAD_FILE);
-        assert_eq!(code, format!("{file:?}"));
-    }
-
-    #[test]
-    fn ranks_are_the_positions_in_the_step_in_any_order() {
-        for (ranks, count) in [(&[][..], 0), (&[0], 1), (&[2, 0, 1], 3), (&[1, 3], 4)] {
-            let nodes: Vec<NodeStats> = ranks.iter().copied().map(node).collect();
-            assert!(check_ranks(Path::new("nodes.csv"), &nodes).is_ok());
-            assert_eq!(activation_level(&nodes, &[]).0.run_time.len(), count);
-        }
-        check_refused(
-            &[0, u32::MAX],
-            "nodes.csv: row 2 (node_4294967295): `rank` is 4294967295, more than 10000000",
-        );
-        check_refused(
-            &[1, 0, 1],
-            "row 3 (node_1): `rank` is 1, which is also that of row 1",
-        );
     }
 }

@@ -1,13 +1,10 @@
 //! The rows of a comparison as text, as CSV and as the notes of the charts.
 
-use std::fmt::Write as _;
-
+use rekindle_analysis::{csv_text, text_cell};
+use rekindle_report::Compared;
 use serde_json::{Value, json};
 
-use rekindle_report::Compared;
-
 use super::{Planned, Row};
-use crate::output::csv_field;
 use crate::summary::percent;
 
 /// Cells under each other, no wider than a terminal of 80 columns.
@@ -122,19 +119,18 @@ pub(crate) fn line(row: &Row) -> String {
 
 /// All rows for a program; a cell without a value is empty.
 pub(crate) fn csv(model: &str, strategy: &str, rows: &[Row]) -> String {
-    let mut csv = String::from(
-        "model,batch_size,strategy,budget_bytes,plain_peak_bytes,predicted_peak_bytes,\
-         measured_peak_bytes,reduction_percent,plain_seconds,planned_seconds,overhead_percent,\
-         predicted_overhead_percent,recomputed,bit_equal,remark\n",
-    );
-    for row in rows {
+    let columns = "model,batch_size,strategy,budget_bytes,plain_peak_bytes,predicted_peak_bytes,\
+                   measured_peak_bytes,reduction_percent,plain_seconds,planned_seconds,\
+                   overhead_percent,predicted_overhead_percent,recomputed,bit_equal,remark";
+    let columns: Vec<&str> = columns.split(',').collect();
+    let cells = |row: &Row| {
         let number = |value: Option<f64>| value.map_or(String::new(), |v| v.to_string());
         let count = |value: Option<u64>| value.map_or(String::new(), |v| v.to_string());
         let planned = row.planned();
-        let cells = [
-            model.to_owned(),
+        vec![
+            text_cell(model),
             row.batch.to_string(),
-            strategy.to_owned(),
+            text_cell(strategy),
             row.budget.get().to_string(),
             row.plain.arena.get().to_string(),
             count(planned.map(|p| p.fitted.predicted().arena.get())),
@@ -148,11 +144,10 @@ pub(crate) fn csv(model: &str, strategy: &str, rows: &[Row]) -> String {
             planned
                 .filter(|p| p.checked)
                 .map_or(String::new(), |_| "yes".into()),
-            csv_field(&row.remark()),
-        ];
-        writeln!(csv, "{}", cells.join(",")).expect("writing to a string cannot fail");
-    }
-    csv
+            text_cell(&row.remark()),
+        ]
+    };
+    csv_text(&columns, rows.iter().map(cells))
 }
 
 /// The columns of [`csv`] as JSON; `null` without a value.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rekindle_analysis::TableError;
+use rekindle_analysis::{TableError, text_of_cell};
 use rekindle_report::page::{Comparison, FrontierPoint};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -53,7 +53,7 @@ pub(super) fn frontier(path: &Path, text: &str) -> Result<Vec<FrontierPoint>, Ta
 /// The rows, in the order of the file.
 pub(super) fn comparisons(path: &Path, text: &str) -> Result<Vec<Comparison>, TableError> {
     let comparison = |row: ComparisonRow| Comparison {
-        model: row.model,
+        model: text_of_cell(&row.model).into(),
         batch: row.batch_size,
         budget: row.budget_bytes,
         plain_peak: row.plain_peak_bytes,
@@ -63,7 +63,7 @@ pub(super) fn comparisons(path: &Path, text: &str) -> Result<Vec<Comparison>, Ta
         planned_seconds: row.planned_seconds,
         predicted_overhead: row.predicted_overhead_percent.map(|p| p / 100.0),
         bit_equal: row.bit_equal == "yes",
-        remark: row.remark,
+        remark: text_of_cell(&row.remark).into(),
     };
     Ok(rows(path, text)?.into_iter().map(comparison).collect())
 }
