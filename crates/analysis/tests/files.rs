@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use rekindle_analysis::{
-    Analysis, Kind, Measured, Profile, ProfilePaths, Seconds, TableError, node_peaks,
+    Analysis, Kind, Measured, Profile, ProfilePaths, Seconds, TableError, check_tables, node_peaks,
     read_activation_stats, read_node_stats, read_profile, write_profile,
 };
 use rekindle_graph::Bytes;
@@ -138,6 +138,13 @@ fn profiles_of_another_program_read_too() {
                 .iter()
                 .all(|a| a.recomp_time.is_some() && a.swap_time.is_none())
         );
+        check_tables(
+            &paths.nodes,
+            &node_table.rows,
+            &paths.activations,
+            &table.rows,
+        )
+        .expect("they can be true");
     }
 }
 

@@ -6,6 +6,7 @@
 //! is set. Names come from files of others: whatever in them could move the cursor, hide text or
 //! turn it around is made visible before it reaches a terminal.
 
+use std::fmt::Write as _;
 use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
