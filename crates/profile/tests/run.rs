@@ -1,7 +1,7 @@
 //! Real steps under the clock. Times are never compared; bytes and values always are.
 
 use rekindle_analysis::{Analysis, breakdowns, node_peaks, read_profile, write_profile};
-use rekindle_engine::{Engine, Iteration, lower};
+use rekindle_engine::{Engine, Iteration, Spill, SpillError, lower};
 use rekindle_graph::{Bytes, Phase, Timeline};
 use rekindle_models::data::batch;
 use rekindle_models::{BertConfig, Model, ModelOptions, Values, build, build_bert};
@@ -96,6 +96,31 @@ fn progress_counts_every_run_of_a_node() {
     assert!(seen.iter().map(|p| p.done).eq(1..=total));
 }
 
+/// A tier that has no memory.
+struct Full;
+
+impl Spill for Full {
+    fn store(&mut self, _: usize, bytes: &[u8]) -> Result<(), SpillError> {
+        Err(SpillError::Memory(Bytes(bytes.len() as u64)))
+    }
+
+    fn load(&mut self, _: usize, _: &mut [u8]) -> Result<(), SpillError> {
+        unreachable!("nothing was stored")
+    }
+}
+
+#[test]
+fn a_copy_that_there_is_no_memory_for_is_an_error() {
+    let model = small("mlp");
+    let mut engine = Engine::new(&model.program, THREADS).expect("it fits");
+    write_batch(&mut engine, &model);
+    let result = measure(&mut engine, &once(), &mut Full, &mut |_| {});
+    let Err(ProfileError::Spill(SpillError::Memory(bytes))) = result else {
+        panic!("there is no memory for the first copy");
+    };
+    assert_eq!(bytes, Bytes(4 * 1024 * 4));
+}
+
 #[test]
 fn measuring_nothing_is_refused() {
     let model = small("mlp");
@@ -161,7 +186,7 @@ fn heaviest_node(model: &Model) -> (String, Bytes) {
 /// Runs one step plainly and one in hardly more than its heaviest node needs, and compares what
 /// they compute.
 #[track_caller]
-fn check_limited(name: &str, spill: Box<dyn rekindle_engine::Spill + Send>) {
+fn check_limited(name: &str, spill: Box<dyn Spill + Send>) {
     let model = small(name);
     let plain_peak = Timeline::natural(&lower(&model.program, THREADS)).peak;
     // A hundredth more than the heaviest node, for fragmentation.
