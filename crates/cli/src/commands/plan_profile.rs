@@ -65,8 +65,8 @@ pub(crate) fn run(
 }
 
 /// The profile as the planner takes it, and which row of the file each of its activations is. The
-/// tables have been checked. An activation that the backward pass does not use, or that cannot be made
-/// again, is kept anyway.
+/// tables have been checked. An activation that the backward pass does not use, or that cannot be
+/// made again, is kept anyway.
 fn activation_level(
     nodes: &[NodeStats],
     activations: &[ActivationStats],
