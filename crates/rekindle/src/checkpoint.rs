@@ -12,7 +12,7 @@
 use std::path::Path;
 
 use rekindle_engine::Engine;
-use rekindle_graph::{Role, StorageId};
+use rekindle_graph::{Phase, Role, StorageId};
 use rekindle_models::weights::{Stored, TensorFile, WeightsError, write_tensors};
 use rekindle_program::Program;
 use rekindle_program::op::Op;
@@ -57,14 +57,12 @@ pub(crate) fn save(path: &Path, engine: &Engine, seed: u64, step: u64) -> Result
 
 /// How the program updates its parameters: the name of the algorithm.
 fn optimizer(program: &Program) -> &'static str {
-    let name = |op: &Op| match op {
-        Op::Sgd(_) => Some("sgd"),
-        Op::Adam(adam) if adam.options.decoupled => Some("adamw"),
-        Op::Adam(_) => Some("adam"),
-        _ => None,
-    };
-    let mut updates = program.nodes.iter().filter_map(|node| name(&node.op));
-    updates.next().unwrap_or("no optimizer")
+    let update = program.nodes.iter().find(|n| n.phase == Phase::Optimizer);
+    match update.map(|node| &node.op) {
+        Some(Op::Adam(adam)) if adam.options.decoupled => "adamw",
+        Some(op) => op.name(),
+        None => "no optimizer",
+    }
 }
 
 /// Refuses what [`Trainer::resume`](crate::Trainer::resume) would refuse, before anything is set up
