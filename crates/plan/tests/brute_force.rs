@@ -12,37 +12,24 @@ use rekindle_graph::{
 };
 use rekindle_plan::{NoWatch, Options, PlanError, plan};
 
-/// Splitmix64.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % sides
-    }
-}
-
 /// A graph of at most ten nodes, each of which is needed.
 fn tiny(seed: u64) -> Graph {
-    let dice = &mut Dice(seed);
+    let mut dice = fastrand::Rng::with_seed(seed);
     let mut storages = Vec::new();
     let mut nodes: Vec<Node> = Vec::new();
     let mut readable: Vec<StorageId> = Vec::new();
-    let count = 4 + dice.roll(7);
+    let count = 4 + dice.u64(..7);
     for i in 0..count {
         let input = i == 0;
         let mut reads: Vec<StorageId> = Vec::new();
-        for _ in 0..if input { 0 } else { 1 + dice.roll(3) } {
+        for _ in 0..if input { 0 } else { 1 + dice.u64(..3) } {
             // Mostly something recent, as in a chain; sometimes something old, as in a backward
             // pass.
-            let reach = if dice.roll(3) == 0 { 99 } else { 2 };
-            let back = dice.roll(readable.len().min(reach) as u64);
+            let reach = if dice.u64(..3) == 0 { 99 } else { 2 };
+            let back = dice.u64(..readable.len().min(reach) as u64);
             reads.push(readable[readable.len() - 1 - back as usize]);
         }
-        let outputs = if dice.roll(5) == 0 { 2 } else { 1 };
+        let outputs = if dice.u64(..5) == 0 { 2 } else { 1 };
         let writes: Vec<StorageId> = (0..outputs)
             .map(|k| {
                 let role = match (input, k) {
@@ -50,7 +37,7 @@ fn tiny(seed: u64) -> Graph {
                     _ => Role::Activation,
                 };
                 storages.push(Storage {
-                    bytes: Bytes(1 + dice.roll(9)),
+                    bytes: Bytes(1 + dice.u64(..9)),
                     role,
                 });
                 StorageId(storages.len() as u32 - 1)
@@ -64,14 +51,14 @@ fn tiny(seed: u64) -> Graph {
             time: Micros(if input {
                 0.0
             } else {
-                1.0 + dice.roll(9) as f64
+                1.0 + dice.u64(..9) as f64
             }),
             flops: None,
             reads,
             writes,
             updates: Vec::new(),
-            workspace: Bytes(if dice.roll(4) == 0 { dice.roll(5) } else { 0 }),
-            effect: match dice.roll(8) {
+            workspace: Bytes(if dice.u64(..4) == 0 { dice.u64(..5) } else { 0 }),
+            effect: match dice.u64(..8) {
                 0 => Effect::Once,
                 1 => Effect::Random,
                 _ => Effect::Pure,
@@ -79,7 +66,7 @@ fn tiny(seed: u64) -> Graph {
         });
     }
     // Sometimes the last node overwrites the parameter.
-    if dice.roll(3) == 0
+    if dice.u64(..3) == 0
         && let Some(last) = nodes.last_mut()
     {
         last.effect = Effect::Once;
@@ -90,7 +77,7 @@ fn tiny(seed: u64) -> Graph {
     let (mut outputs, mut targets) = (Vec::new(), Vec::new());
     for (i, node) in nodes.iter().enumerate() {
         if !node.writes.iter().any(|w| read.contains(w)) && node.phase != Phase::Input {
-            match dice.roll(2) {
+            match dice.u64(..2) {
                 0 => outputs.extend(&node.writes),
                 _ => targets.push(NodeId(i as u32)),
             }

@@ -22,8 +22,18 @@ use random::Random;
 /// optimizer nodes), odd seeds arbitrary graphs. Both have nodes with several outputs, scratch,
 /// in-place updates, nodes that run once, random nodes, sizes and times of zero.
 pub fn random_graph(seed: u64, size: usize) -> Graph {
-    let mut random = Random::new(seed);
-    let parts = match seed.is_multiple_of(2) {
+    graph(Random::new(seed), seed.is_multiple_of(2), size)
+}
+
+/// The same where a list says every choice, for property tests: a shorter list with smaller numbers
+/// gives a simpler graph.
+pub fn chosen_graph(choices: Vec<u16>, size: usize) -> Graph {
+    let is_training = choices.first().is_some_and(|first| first % 2 == 1);
+    graph(Random::Choices(choices.into_iter()), is_training, size)
+}
+
+fn graph(mut random: Random, is_training: bool, size: usize) -> Graph {
+    let parts = match is_training {
         true => training::parts(&mut random, size),
         false => arbitrary::parts(&mut random, size),
     };
