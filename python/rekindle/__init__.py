@@ -42,21 +42,6 @@ if TYPE_CHECKING:
         report,
     )
 
-_NEEDS_TORCH = (
-    "LargestBatch",
-    "PlannedModule",
-    "Report",
-    "StepProfile",
-    "backend",
-    "compile",
-    "max_batch",
-    "measure_peak",
-    "profile",
-    "report",
-    "torch",
-)
-"""What is imported from `rekindle.torch` when it is first used."""
-
 __all__ = [
     *errors.__all__,
     "Decision",
@@ -84,7 +69,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _NEEDS_TORCH:
+    if name not in __all__:
         raise AttributeError(f"module 'rekindle' has no attribute {name!r}")
     try:
         part = importlib.import_module("rekindle.torch")

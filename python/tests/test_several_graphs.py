@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 import rekindle
+from rekindle.settings import Settings
 from rekindle.torch.module import session_of
-from rekindle.torch.session import State
+from rekindle.torch.session import TRANSITIONS, Session, State
 from rekindle.torch.several_graphs import largest_share
 
 
@@ -122,6 +123,10 @@ class Together(unittest.TestCase):
             warnings.simplefilter("ignore", rekindle.UnplannedPart)
             for _ in range(2):
                 step(model, self.batch)
+        self.assertIs(session_of(model).state, State.FAILED)
+        with self.assertRaises(rekindle.InfeasibleBudget) as again:
+            step(model, self.batch)
+        self.assertIs(again.exception, caught.exception, "it is said again, and not planned again")
         smallest = caught.exception.smallest
         torch._dynamo.reset()
         model = rekindle.compile(self.module, smallest, **QUICK)
@@ -150,6 +155,43 @@ class Together(unittest.TestCase):
     def test_the_warning_says_where_the_graph_breaks(self) -> None:
         with self.assertWarnsRegex(rekindle.UnplannedPart, "2 graphs.*graph_break"):
             step(rekindle.compile(self.module, 10**9, **QUICK), self.batch)
+
+
+class States(unittest.TestCase):
+    def session(self, *, is_split: bool = False) -> Session:
+        session = Session(Settings(0.5))
+        session.attach(lambda: (0, 0), is_split=is_split)
+        return session
+
+    def test_only_what_is_listed_follows(self) -> None:
+        self.assertEqual(set(TRANSITIONS), set(State))
+        for before, after in ((b, a) for b in State for a in State):
+            session = self.session()
+            session.state = before
+            if after in TRANSITIONS[before]:
+                session._go(after)
+                self.assertIs(session.state, after)
+            else:
+                with self.assertRaises(AssertionError):
+                    session._go(after)
+
+    def test_where_a_session_begins(self) -> None:
+        self.assertIs(Session(Settings(0.5)).state, State.BACKEND)
+        self.assertIs(self.session().state, State.ONE_GRAPH)
+        self.assertIs(self.session(is_split=True).state, State.COLLECTING)
+
+    def test_a_second_graph_makes_it_collect_and_an_interruption_leaves_it_there(self) -> None:
+        session = self.session()
+        session.begin(0)
+        session.call.runs += [0, 1]
+        session._note_split()
+        self.assertIs(session.state, State.COLLECTING)
+        with (
+            unittest.mock.patch.object(session, "_step", side_effect=KeyboardInterrupt),
+            self.assertRaises(KeyboardInterrupt),
+        ):
+            session.plan_together()
+        self.assertIs(session.state, State.COLLECTING)
 
 
 class Shares(unittest.TestCase):

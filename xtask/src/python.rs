@@ -86,7 +86,7 @@ fn wheel(repo: &Repo, python: &Path) -> Result<PathBuf> {
         std::fs::remove_dir_all(&wheels)?;
     }
     let mut command = repo.command(python);
-    command.args("-m maturin sdist --quiet --out".split(' '));
+    command.args("-m maturin sdist --out".split(' '));
     show(command.arg(&wheels)).context("`maturin sdist` does not work")?;
     let source = only_file(&wheels, "tar.gz")?;
     let build = "-m pip wheel --quiet --disable-pip-version-check --no-input --no-deps \

@@ -41,7 +41,7 @@ layout, which no plan has room for.
 
 def require_compiler(devices: Iterable[torch.device]) -> None:
     """Refuses a device for which Inductor has nothing to compile with."""
-    compilers = [name for name in inductor.config().cpp.cxx if name]
+    compilers = [name for name in inductor().config.cpp.cxx if name]
     for kind in sorted({device.type for device in devices}):
         if kind == "cpu" and not any(shutil.which(name) for name in compilers):
             raise CompilerMissing(
@@ -49,7 +49,7 @@ def require_compiler(devices: Iterable[torch.device]) -> None:
                 " install a compiler (Debian: apt install g++), name one in the environment "
                 "variable CXX, or leave inductor=True out"
             )
-        if kind == "cuda" and not inductor.has_triton():
+        if kind == "cuda" and not inductor().has_triton():
             raise CompilerMissing(
                 "inductor=True compiles for the GPU with Triton, which is not installed: "
                 "pip install triton, or leave inductor=True out"
@@ -58,7 +58,7 @@ def require_compiler(devices: Iterable[torch.device]) -> None:
 
 def compile_half(module: fx.GraphModule, inputs: Sequence[Any], *, is_backward: bool) -> Boxed:
     """The module as Inductor runs it."""
-    with inductor.config().patch(SETTINGS):
+    with inductor().config.patch(SETTINGS):
         parts = take_apart(module, inputs)
         output = parts.graph.output_node()
         output.meta["user_visible_output_idxs"] = [
@@ -66,7 +66,7 @@ def compile_half(module: fx.GraphModule, inputs: Sequence[Any], *, is_backward: 
             for position, value in enumerate(outputs_of(parts.graph))
             if isinstance(value, fx.Node)
         ]
-        compiled: Boxed = inductor.compile(parts, list(inputs), is_backward=is_backward)
+        compiled: Boxed = inductor().compile_fx_inner(parts, list(inputs), is_backward=is_backward)
     return compiled
 
 
@@ -75,9 +75,9 @@ def take_apart(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModule:
     fake_mode = detect_fake_mode(inputs)
     assert fake_mode is not None, "a module is compiled with tensors that have no contents"
     with fake_mode, torch.no_grad(), mock.patch.object(fake_mode, "allow_non_fake_inputs", True):
-        return make_fx(_WithStates(module).run, decomposition_table=inductor.decompositions())(
-            *inputs
-        )
+        return make_fx(
+            _WithStates(module).run, decomposition_table=inductor().select_decomp_table()
+        )(*inputs)
 
 
 class _WithStates(fx.Interpreter):
@@ -85,7 +85,7 @@ class _WithStates(fx.Interpreter):
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if target is draw:
-            return inductor.draw(*args[1:], **kwargs)
+            return inductor().run_and_save_rng_state(*args[1:], **kwargs)
         if target is replay:
-            return inductor.replay(*args[1:], **kwargs)
+            return inductor().run_with_rng_state(*args[1:], **kwargs)
         return super().call_function(target, args, kwargs)

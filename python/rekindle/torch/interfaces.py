@@ -8,6 +8,7 @@ something is repaired here, and nowhere else.
 from __future__ import annotations
 
 import importlib
+import types
 from collections.abc import Callable, Iterable
 from typing import Any, TypeGuard
 
@@ -45,15 +46,13 @@ NEEDED: tuple[Interface, ...] = (
     ("_native_batch_norm_legit", "torch.ops.aten"),
 )
 NEEDED_FOR_INDUCTOR: tuple[Interface, ...] = (
-    ("patch", "torch._inductor.config"),
-    ("cpp", "torch._inductor.config"),
+    ("config", "torch._inductor"),
     ("compile_fx_inner", "torch._inductor.compile_fx"),
     ("select_decomp_table", "torch._inductor.decomposition"),
     ("run_and_save_rng_state", "torch._prims.rng_prims"),
     ("run_with_rng_state", "torch._prims.rng_prims"),
     ("has_triton", "torch.utils._triton"),
 )
-"""Looked for when it is first used: Inductor takes seconds to load."""
 
 
 def missing(needed: Iterable[Interface]) -> list[str]:
@@ -105,38 +104,6 @@ from torch.fx.graph_module import _get_attr as attribute_of  # noqa: E402
 from torch.utils import _pytree as pytree  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._python_dispatch import _disable_current_modes as without_modes  # noqa: E402
-
-__all__ = [
-    "BATCH_NORM",
-    "BATCH_NORM_AGAIN",
-    "BackendCompilerFailed",
-    "METADATA",
-    "NEEDED",
-    "NEEDED_FOR_INDUCTOR",
-    "TorchDispatchMode",
-    "aot_autograd",
-    "attribute_of",
-    "detect_fake_mode",
-    "dynamo_config",
-    "functorch_config",
-    "graph_breaks",
-    "has_backward_hook",
-    "inductor",
-    "is_operation",
-    "is_profiled",
-    "keeps_graph",
-    "mark_boxed",
-    "missing",
-    "name_of",
-    "pytree",
-    "require",
-    "reset_dynamo",
-    "schema_of",
-    "storage_key",
-    "storage_sizes",
-    "without_fakes",
-    "without_modes",
-]
 
 METADATA = "_metadata"
 """Under this name a state dict carries the versions of the modules in it."""
@@ -198,48 +165,8 @@ def has_backward_hook(module: torch.nn.Module) -> bool:
     return bool(module._backward_hooks or module._backward_pre_hooks)
 
 
-class inductor:  # noqa: N801 (a namespace, read as one)
-    """What `inductor=True` needs."""
-
-    @staticmethod
-    def config() -> Any:
-        """Inductor's settings."""
-        require(NEEDED_FOR_INDUCTOR)
-        from torch._inductor import config
-
-        return config
-
-    @staticmethod
-    def has_triton() -> bool:
-        """Whether there is a compiler for GPUs."""
-        from torch.utils._triton import has_triton
-
-        return bool(has_triton())
-
-    @staticmethod
-    def compile(module: Any, inputs: list[Any], *, is_backward: bool) -> Any:
-        """A module of decomposed operations as a function of one list."""
-        from torch._inductor.compile_fx import compile_fx_inner
-
-        return compile_fx_inner(module, inputs, is_backward=is_backward)
-
-    @staticmethod
-    def decompositions() -> Any:
-        """How operations are taken apart into those that Inductor fuses."""
-        from torch._inductor.decomposition import select_decomp_table
-
-        return select_decomp_table()
-
-    @staticmethod
-    def draw(*call: Any, **kwargs: Any) -> Any:
-        """`randomness.draw` in the form that Inductor knows."""
-        from torch._prims.rng_prims import run_and_save_rng_state
-
-        return run_and_save_rng_state(*call, **kwargs)
-
-    @staticmethod
-    def replay(*call: Any, **kwargs: Any) -> Any:
-        """`randomness.replay` in the form that Inductor knows."""
-        from torch._prims.rng_prims import run_with_rng_state
-
-        return run_with_rng_state(*call, **kwargs)
+def inductor() -> types.SimpleNamespace:
+    """What `inductor=True` needs, by name. It is loaded at the first call: that takes seconds."""
+    require(NEEDED_FOR_INDUCTOR)
+    found = {what: getattr(_find(where), what) for what, where in NEEDED_FOR_INDUCTOR}
+    return types.SimpleNamespace(**found)
