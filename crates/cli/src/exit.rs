@@ -13,7 +13,7 @@ use rekindle_program::ProgramError;
 use rekindle_rewrite::RewriteError;
 use rekindle_verify::Violations;
 
-/// Something on the command line makes no sense.
+/// A mistake on the command line.
 pub(crate) const USAGE: u8 = 2;
 /// No plan fits in the budget, or the step not in memory.
 pub(crate) const INFEASIBLE: u8 = 3;

@@ -13,7 +13,7 @@ use crate::progress::Preparation;
 
 /// Reads the graph that the user named.
 pub(crate) fn graph(path: &Path) -> anyhow::Result<Graph> {
-    read_graph(path).with_context(|| format!("the graph {} is of no use", path.display()))
+    read_graph(path).with_context(|| format!("the graph {} cannot be used", path.display()))
 }
 
 /// Reads the graph that the user named or, with a batch size, measures the plain step of the model

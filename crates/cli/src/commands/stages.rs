@@ -177,7 +177,7 @@ pub(crate) fn read_times(
     graph: &Graph,
 ) -> anyhow::Result<Graph> {
     let (_, profiled) = rekindle_analysis::read_profile(folder, name, batch)
-        .with_context(|| format!("the profile in {} is of no use", folder.display()))?;
+        .with_context(|| format!("the profile in {} cannot be used", folder.display()))?;
     let times: Vec<Micros> = profiled.nodes().iter().map(|n| n.time).collect();
     match is_same_step(graph, &profiled) {
         true => Ok(graph.with_times(&times)?),
