@@ -177,7 +177,7 @@ fn reason(error: WeightsError) -> String {
         WeightsError::Read { source, .. } | WeightsError::Write { source, .. } => {
             source.to_string()
         }
-        WeightsError::Format { why, .. } => format!("it is damaged, or no checkpoint: {why}"),
+        WeightsError::Format { why, .. } => format!("it is no checkpoint, or it is damaged: {why}"),
         other => other.to_string(),
     }
 }
