@@ -387,13 +387,8 @@ mod tests {
 
     #[test]
     fn random_blocks_are_placed_validly_and_close_to_the_best_order() {
-        let mut state = 1u64;
-        let mut random = |below: u64| {
-            state = state
-                .wrapping_mul(6364136223846793005)
-                .wrapping_add(1442695040888963407);
-            (state >> 33) % below
-        };
+        let mut generator = Random(1);
+        let mut random = |below: usize| generator.below(below) as u64;
         for case in 0..200 {
             let blocks: Vec<Block> = (0..6)
                 .map(|_| {

@@ -4,6 +4,7 @@ use rekindle_engine::{Engine, EngineError, Iteration, Layout, lower};
 use rekindle_graph::{NodeId, Plan, Schedule, StorageId, Timeline};
 use rekindle_models::{Model, ModelOptions, Values, build, data};
 use rekindle_program::Optimizer;
+use rekindle_program::random::Stream;
 use rekindle_rewrite::{Rewritten, rewrite};
 
 /// One model of each kind that is quick at a small size.
@@ -101,12 +102,10 @@ fn no_threads_are_one_thread() {
 fn with_reruns(model: &Model, seed: u64) -> Rewritten {
     let graph = lower(&model.program, 2);
     let mut order = graph.natural_order();
-    let mut state = seed;
+    let mut drawn = 0..;
     let mut random = |below: usize| {
-        state = state
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
-        (state >> 33) as usize % below
+        let unit = Stream::new(seed).unit(drawn.next().expect("endless"));
+        (unit * below as f64) as usize
     };
     for _ in 0..40 {
         let node = NodeId::new(random(graph.nodes().len()));

@@ -1,17 +1,13 @@
 //! What the kernels' tests share: plain loops in double precision, inputs, and the comparison.
 
 use rekindle_program::op::Conv;
+use rekindle_program::random::Stream;
 
 /// `len` numbers between -1 and 1 that look random.
 pub(super) fn noise(len: usize, seed: u64) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 40) as f32 / (1u32 << 23) as f32 - 1.0
-    };
-    (0..len).map(|_| next()).collect()
+    let stream = Stream::new(seed);
+    let noise = |i| (2.0 * stream.unit(i) - 1.0) as f32;
+    (0..len as u64).map(noise).collect()
 }
 
 /// Fails unless each of `actual` is what the sum of `terms` products of two numbers within ±1 may

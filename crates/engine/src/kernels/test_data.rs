@@ -2,6 +2,7 @@
 
 use rekindle_graph::{Bytes, Phase, Role, StorageId};
 use rekindle_program::op::{Op, Operand};
+use rekindle_program::random::Stream;
 use rekindle_program::{DType, Node, Program, Tensor};
 
 use crate::arena::{Arena, Span};
@@ -15,16 +16,9 @@ pub(crate) const AWKWARD_LENGTHS: [usize; 7] = [0, 1, 7, 33, 1000, 16 * 1024, 3 
 
 /// `len` numbers spread like a normal distribution's middle, within ±3; the same for a seed.
 pub(crate) fn random(len: usize, seed: u64) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x1234_5678_9ABC_DEF1;
-    let mut uniform = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 40) as f32 / (1u64 << 24) as f32 - 0.5
-    };
-    (0..len)
-        .map(|_| (0..6).map(|_| uniform()).sum::<f32>())
-        .collect()
+    let stream = Stream::new(seed);
+    let number = |i| (0..6).map(|k| stream.unit(6 * i + k) as f32 - 0.5).sum();
+    (0..len as u64).map(number).collect()
 }
 
 /// Asserts `|got - want| ≤ relative · |want| + absolute` for every element.
