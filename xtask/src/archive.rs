@@ -27,9 +27,7 @@ impl Archive {
         let commit = output(repo.command("git").args(["rev-parse", "--short", "HEAD"]))?;
         let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let cpu = cpu.lines().find_map(|line| line.strip_prefix("model name"));
-        let cpu = cpu
-            .unwrap_or("an unknown processor")
-            .trim_start_matches(['\t', ' ', ':']);
+        let cpu = cpu.unwrap_or("an unknown processor").trim_start_matches(['\t', ' ', ':']);
         let cores = std::thread::available_parallelism().map_or(0, usize::from);
         let folder = format!("bench/runs/{}-{name}", date.trim());
         let path = repo.path(&folder);
@@ -192,10 +190,7 @@ pub(crate) fn check_names<'a>(
 ) -> Result<()> {
     let known: Vec<&str> = cases.collect();
     match words.iter().find(|word| !known.contains(&word.as_str())) {
-        Some(unknown) => bail!(
-            "there is no case `{unknown}`; the cases are {}",
-            known.join(", ")
-        ),
+        Some(unknown) => bail!("there is no case `{unknown}`; the cases are {}", known.join(", ")),
         None => Ok(()),
     }
 }
@@ -221,11 +216,7 @@ pub(crate) fn median(numbers: &[f64]) -> f64 {
 /// in turns, so that a machine that is slower for a while is so for both.
 pub(crate) fn ratio(ours: &[f64], theirs: &[f64]) -> f64 {
     let pairs = ours.iter().zip(theirs);
-    median(
-        &pairs
-            .map(|(ours, theirs)| ours / theirs)
-            .collect::<Vec<_>>(),
-    )
+    median(&pairs.map(|(ours, theirs)| ours / theirs).collect::<Vec<_>>())
 }
 
 pub(crate) fn mebibytes(bytes: u64) -> f64 {
@@ -247,11 +238,7 @@ mod tests {
     use super::*;
 
     fn archive(path: &std::path::Path, made_on: &str) -> Archive {
-        Archive {
-            folder: "bench/runs/today".into(),
-            path: path.into(),
-            made_on: made_on.into(),
-        }
+        Archive { folder: "bench/runs/today".into(), path: path.into(), made_on: made_on.into() }
     }
 
     #[test]
@@ -259,10 +246,7 @@ mod tests {
         let name = format!("rekindle-archive-test-{}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&folder)?;
-        let (first, second) = (
-            archive(&folder, "at commit 1"),
-            archive(&folder, "at commit 2"),
-        );
+        let (first, second) = (archive(&folder, "at commit 1"), archive(&folder, "at commit 2"));
         first.keep("a", "x\n1\n")?;
         first.keep("b", "x\n2\n")?;
         let cases = ["a", "b", "c"].map(|name| (name, ""));
@@ -316,10 +300,7 @@ mod tests {
         assert!(check_names(&[], cases()).is_ok());
         assert!(check_names(&["b".into()], cases()).is_ok());
         let refused = check_names(&["c".into()], cases()).expect_err("no such case");
-        assert_eq!(
-            refused.to_string(),
-            "there is no case `c`; the cases are a, b"
-        );
+        assert_eq!(refused.to_string(), "there is no case `c`; the cases are a, b");
         assert!(is_wanted(&[], "a") && is_wanted(&["a".into()], "a"));
         assert!(!is_wanted(&["a".into()], "b"));
     }

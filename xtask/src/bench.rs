@@ -91,19 +91,10 @@ struct Side {
 impl Side {
     /// Starts the process and waits until it is ready.
     fn start(mut command: Command) -> Result<Side> {
-        let mut process = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let orders = process.stdin.take().context("no pipe to the process")?;
         let answers = BufReader::new(process.stdout.take().context("no pipe from the process")?);
-        let mut side = Side {
-            process,
-            orders,
-            answers,
-            peak: 0,
-            seconds: Vec::new(),
-        };
+        let mut side = Side { process, orders, answers, peak: 0, seconds: Vec::new() };
         side.peak = side.answer()?.trim().parse()?;
         Ok(side)
     }
@@ -111,10 +102,7 @@ impl Side {
     fn answer(&mut self) -> Result<String> {
         let mut line = String::new();
         if self.answers.read_line(&mut line)? == 0 {
-            bail!(
-                "the process ended early ({}); its complaint is above",
-                self.process.wait()?
-            );
+            bail!("the process ended early ({}); its complaint is above", self.process.wait()?);
         }
         Ok(line)
     }
@@ -122,10 +110,8 @@ impl Side {
     fn step(&mut self) -> Result<()> {
         writeln!(self.orders, "step")?;
         let answer = self.answer()?;
-        let (seconds, loss) = answer
-            .trim()
-            .split_once(' ')
-            .context("the answer is not two numbers")?;
+        let (seconds, loss) =
+            answer.trim().split_once(' ').context("the answer is not two numbers")?;
         if !loss.parse::<f64>()?.is_finite() {
             bail!("the loss is {loss}: such a step proves nothing");
         }
@@ -135,19 +121,10 @@ impl Side {
 
     /// Ends the process, and gives its times without the first.
     fn finish(self) -> Result<Times> {
-        let Side {
-            mut process,
-            orders,
-            seconds,
-            peak,
-            ..
-        } = self;
+        let Side { mut process, orders, seconds, peak, .. } = self;
         drop(orders);
         process.wait()?;
-        Ok(Times {
-            seconds: seconds[1..].to_vec(),
-            peak,
-        })
+        Ok(Times { seconds: seconds[1..].to_vec(), peak })
     }
 }
 
@@ -179,11 +156,7 @@ fn take_turns(case: &Case, mut ours: Side, mut theirs: Side) -> Result<Compariso
         ours.step()?;
         theirs.step()?;
     }
-    Ok(Comparison {
-        case,
-        ours: ours.finish()?,
-        theirs: theirs.finish()?,
-    })
+    Ok(Comparison { case, ours: ours.finish()?, theirs: theirs.finish()? })
 }
 
 impl Comparison<'_> {
@@ -221,11 +194,7 @@ fn archive(repo: &Repo, results: &[Comparison<'_>]) -> Result<()> {
         {
             let Case(name, _, _, threads) = case;
             let peaks = format!("{},{}", ours.peak, theirs.peak);
-            let _ = writeln!(
-                csv,
-                "{name},{threads},{},{our_time},{their_time},{peaks}",
-                round + 1
-            );
+            let _ = writeln!(csv, "{name},{threads},{},{our_time},{their_time},{peaks}", round + 1);
         }
     }
     archive.write("raw.csv", &csv)?;

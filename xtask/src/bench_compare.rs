@@ -16,35 +16,14 @@ use crate::repo::{Repo, output, show};
 /// With the arguments that the example takes: model, batch, optimizer, rounds, budgets, strategies.
 /// Small steps get more rounds, since they are noisier.
 const CASES: [Case; 8] = [
-    (
-        "resnet152-b4",
-        "resnet152 4 sgd 15 70%,50%,35% search,mutwo,sqrt",
-    ),
-    (
-        "resnet152-b8",
-        "resnet152 8 sgd 5 70%,50%,35% search,mutwo,sqrt",
-    ),
-    (
-        "resnet152-b16",
-        "resnet152 16 sgd 3 70%,50%,35% search,mutwo,sqrt",
-    ),
-    (
-        "resnet152-b32",
-        "resnet152 32 sgd 2 70%,50%,35% search,mutwo,sqrt",
-    ),
+    ("resnet152-b4", "resnet152 4 sgd 15 70%,50%,35% search,mutwo,sqrt"),
+    ("resnet152-b8", "resnet152 8 sgd 5 70%,50%,35% search,mutwo,sqrt"),
+    ("resnet152-b16", "resnet152 16 sgd 3 70%,50%,35% search,mutwo,sqrt"),
+    ("resnet152-b32", "resnet152 32 sgd 2 70%,50%,35% search,mutwo,sqrt"),
     ("resnet152-b64", "resnet152 64 sgd 2 b32 search"),
-    (
-        "bert-base-b8",
-        "bert-base 8 adam 9 70%,50%,35% search,mutwo,sqrt",
-    ),
-    (
-        "bert-base-b16",
-        "bert-base 16 adam 3 70%,50%,35% search,mutwo,sqrt",
-    ),
-    (
-        "bert-base-b32",
-        "bert-base 32 adam 2 70%,50%,35% search,mutwo,sqrt",
-    ),
+    ("bert-base-b8", "bert-base 8 adam 9 70%,50%,35% search,mutwo,sqrt"),
+    ("bert-base-b16", "bert-base 16 adam 3 70%,50%,35% search,mutwo,sqrt"),
+    ("bert-base-b32", "bert-base 32 adam 2 70%,50%,35% search,mutwo,sqrt"),
 ];
 
 /// How far the measured overhead may be from the predicted one, in points of percent.
@@ -118,13 +97,7 @@ impl Row {
 
     /// `resnet152, batch 32, 50%, search`.
     fn name(&self) -> String {
-        let Row {
-            model,
-            batch,
-            share,
-            strategy,
-            ..
-        } = self;
+        let Row { model, batch, share, strategy, .. } = self;
         format!("{model}, batch {batch}, {share}, {strategy}")
     }
 }
@@ -134,10 +107,7 @@ fn parse(csv: &str) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for line in lines(csv)? {
         let measured = match line.optional("measured_peak_bytes")? {
-            Some(peak) => Some(Measured {
-                peak,
-                seconds: line.seconds("planned_seconds")?,
-            }),
+            Some(peak) => Some(Measured { peak, seconds: line.seconds("planned_seconds")? }),
             None => None,
         };
         let planned = match line.optional("predicted_overhead_percent")? {
@@ -169,17 +139,12 @@ fn parse(csv: &str) -> Result<Vec<Row>> {
 fn claims(rows: &[Row]) -> Vec<Claim> {
     let ours: Vec<&Row> = rows.iter().filter(|r| r.strategy == "search").collect();
     let measured = || rows.iter().filter_map(|r| Some((r, r.measured()?)));
-    let met = ours
-        .iter()
-        .filter(|r| r.measured().is_some_and(|m| m.peak <= r.budget));
+    let met = ours.iter().filter(|r| r.measured().is_some_and(|m| m.peak <= r.budget));
     let met = met.count();
     let equal = measured().filter(|(r, m)| m.peak == r.predicted_peak);
     let equal = equal.count();
     let mut claims = vec![
-        (
-            met == ours.len(),
-            format!("search meets {met} of {} budgets", ours.len()),
-        ),
+        (met == ours.len(), format!("search meets {met} of {} budgets", ours.len())),
         (
             equal == measured().count(),
             format!(
@@ -189,10 +154,7 @@ fn claims(rows: &[Row]) -> Vec<Claim> {
         ),
     ];
     let off = |r: &&Row| Some((r.overhead()? - r.planned.as_ref()?.predicted).abs());
-    let far = ours
-        .iter()
-        .filter_map(|r| Some((off(r)?, r)))
-        .max_by(|a, b| a.0.total_cmp(&b.0));
+    let far = ours.iter().filter_map(|r| Some((off(r)?, r))).max_by(|a, b| a.0.total_cmp(&b.0));
     if let Some((points, row)) = far {
         claims.push((
             points <= MOST_POINTS,
@@ -208,10 +170,7 @@ fn claims(rows: &[Row]) -> Vec<Claim> {
         if row.model == "resnet152" && row.batch == 32 && row.share == "50%" {
             claims.push((
                 overhead <= MOST_HALF,
-                format!(
-                    "{}: {overhead:.1} % more time, of at most {MOST_HALF} %",
-                    row.name()
-                ),
+                format!("{}: {overhead:.1} % more time, of at most {MOST_HALF} %", row.name()),
             ));
         }
         if row.batch == 64 {
@@ -291,8 +250,7 @@ fn summary(archive: &Archive, rows: &[Row], claims: &[Claim]) -> Result<String> 
                 " {:.0} | {:.3} | {} | {} | {:.1} | {:.1} | {} | {:.1} |",
                 mebibytes(row.predicted_peak),
                 median(&row.plain),
-                row.measured()
-                    .map_or_else(dash, |m| format!("{:.3}", median(&m.seconds))),
+                row.measured().map_or_else(dash, |m| format!("{:.3}", median(&m.seconds))),
                 row.overhead().map_or_else(dash, |o| format!("{o:.1}")),
                 planned.predicted,
                 planned.bound,

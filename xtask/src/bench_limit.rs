@@ -20,18 +20,9 @@ use limit::{BESIDE_THE_BUDGET, Limit};
 
 /// The step with its flags and, after a bar, the budget that it is planned for.
 const CASES: [Case; 3] = [
-    (
-        "transformer-tiny-b128",
-        "transformer-tiny --batch-size 128 --optimizer sgd --effort 0|40%",
-    ),
-    (
-        "resnet152-b8",
-        "resnet152 --batch-size 8 --optimizer sgd|50%",
-    ),
-    (
-        "bert-base-b16",
-        "bert-base --batch-size 16 --optimizer adam|75%",
-    ),
+    ("transformer-tiny-b128", "transformer-tiny --batch-size 128 --optimizer sgd --effort 0|40%"),
+    ("resnet152-b8", "resnet152 --batch-size 8 --optimizer sgd|50%"),
+    ("bert-base-b16", "bert-base --batch-size 16 --optimizer adam|75%"),
 ];
 
 const HEADER: &str =
@@ -48,10 +39,7 @@ pub(crate) fn run(repo: &Repo, names: &[String]) -> Result<()> {
     let kept = archive.cases(&CASES, names, |case| measure(repo, case), |_, csv| row(csv))?;
     let rows: Vec<Row> = kept.into_iter().map(|(_, row)| row).collect();
     let claims = [
-        (
-            rows.iter().all(|row| row.arena <= row.budget),
-            "every arena is within its budget".into(),
-        ),
+        (rows.iter().all(|row| row.arena <= row.budget), "every arena is within its budget".into()),
         (
             rows.iter().all(|row| row.resident <= row.limit),
             "no process had more in memory than its limit".into(),
@@ -72,13 +60,7 @@ pub(crate) fn run(repo: &Repo, names: &[String]) -> Result<()> {
     for row in &rows {
         let bytes = [row.plain, row.budget, row.arena, row.resident, row.limit];
         let cells = bytes.map(|bytes| format!("{:.1}", mebibytes(bytes)));
-        writeln!(
-            text,
-            "| {} | {} | {} |",
-            row.step,
-            cells.join(" | "),
-            row.by
-        )?;
+        writeln!(text, "| {} | {} | {} |", row.step, cells.join(" | "), row.by)?;
     }
     archive.conclude(&format!("{text}\n{}", list(&claims)), &claims)
 }

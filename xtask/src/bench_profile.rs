@@ -49,10 +49,7 @@ fn claims_of((model, batch): &Case, csv: &str) -> Result<[Claim; 2]> {
         "{model}, batch {batch}: a step under the profiler costs {cost:.2} plain steps, of at \
          most {COST_BOUND}"
     );
-    Ok([
-        (difference.abs() <= SUM_BOUND, sum),
-        (cost <= COST_BOUND, price),
-    ])
+    Ok([(difference.abs() <= SUM_BOUND, sum), (cost <= COST_BOUND, price)])
 }
 
 fn summary(archive: &Archive, claims: &[Claim]) -> Result<String> {

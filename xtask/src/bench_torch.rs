@@ -48,10 +48,7 @@ pub(crate) fn run(repo: &Repo, names: &[String]) -> Result<()> {
         command.args(["python/bench/torch_contest.py", case, &rounds.to_string()]);
         output(command.env("PYTHONPATH", &package))
     };
-    for trial in TRIALS
-        .iter()
-        .filter(|trial| !names.is_empty() && is_wanted(names, trial))
-    {
+    for trial in TRIALS.iter().filter(|trial| !names.is_empty() && is_wanted(names, trial)) {
         print!("{}", contest(trial, TRIAL_ROUNDS)?);
     }
     if CASES.iter().all(|case| !is_wanted(names, case.0)) {
@@ -60,10 +57,7 @@ pub(crate) fn run(repo: &Repo, names: &[String]) -> Result<()> {
     let archive = Archive::open(repo, "torch")?;
     let measure = |case: &Case| contest(case.0, ROUNDS);
     let results = archive.cases(&CASES, names, measure, |_, csv| parse(csv))?;
-    let claims: Vec<Claim> = results
-        .iter()
-        .flat_map(|(case, rows)| claims(case.0, rows))
-        .collect();
+    let claims: Vec<Claim> = results.iter().flat_map(|(case, rows)| claims(case.0, rows)).collect();
     archive.conclude(&summary(&archive, &results, &claims)?, &claims)
 }
 

@@ -20,10 +20,7 @@ const REACHES: [(&str, &[&str]); 15] = [
     ("rekindle-program", &["graph"]),
     ("rekindle-models", &["graph", "program"]),
     ("rekindle-engine", &["graph", "program"]),
-    (
-        "rekindle-profile",
-        &["analysis", "engine", "graph", "program"],
-    ),
+    ("rekindle-profile", &["analysis", "engine", "graph", "program"]),
     ("rekindle-plan", &["analysis", "graph", "verify"]),
     ("rekindle-rewrite", &["graph"]),
     ("rekindle-verify", &["graph"]),
@@ -31,15 +28,11 @@ const REACHES: [(&str, &[&str]); 15] = [
     ("rekindle", &STAGES),
     ("rekindle-cli", &WITH_REPORT),
     ("rekindle-py", &IN_PYTHON),
-    (
-        "rekindle-soak",
-        &["analysis", "graph", "plan", "rewrite", "verify"],
-    ),
+    ("rekindle-soak", &["analysis", "graph", "plan", "rewrite", "verify"]),
     ("xtask", &[]),
 ];
-const STAGES: [&str; 9] = [
-    "analysis", "engine", "graph", "models", "plan", "profile", "program", "rewrite", "verify",
-];
+const STAGES: [&str; 9] =
+    ["analysis", "engine", "graph", "models", "plan", "profile", "program", "rewrite", "verify"];
 const WITH_REPORT: [&str; 11] = [
     "rekindle", "analysis", "engine", "graph", "models", "plan", "profile", "program", "report",
     "rewrite", "verify",
@@ -110,8 +103,7 @@ fn workspace_dependencies(repo: &Repo, package: &str) -> Result<BTreeSet<String>
 
 /// The first word of each line that has one: what `cargo tree` prints of a package's name.
 fn names(tree: &str) -> impl Iterator<Item = &str> {
-    tree.lines()
-        .filter_map(|line| line.split_whitespace().next())
+    tree.lines().filter_map(|line| line.split_whitespace().next())
 }
 
 /// The reserved words that `file` uses although it is in none of their rooms.
@@ -123,9 +115,7 @@ fn misused_words(file: &Path, source: &str) -> Vec<String> {
         for (index, line) in code.lines().enumerate() {
             if has_word(line, word) {
                 let (file, number, rooms) = (file.display(), index + 1, rooms.join(", "));
-                misused.push(format!(
-                    "{file}:{number}: `{word}` belongs to {rooms} alone"
-                ));
+                misused.push(format!("{file}:{number}: `{word}` belongs to {rooms} alone"));
             }
         }
     }
@@ -158,21 +148,14 @@ mod tests {
         let source = "fn f() {}\nuse std::time::Instant;\n";
         let found = misused_words(Path::new("crates/plan/src/lib.rs"), source);
         assert_eq!(found.len(), 1);
-        assert!(
-            found[0].starts_with("crates/plan/src/lib.rs:2: `Instant`"),
-            "{}",
-            found[0]
-        );
+        assert!(found[0].starts_with("crates/plan/src/lib.rs:2: `Instant`"), "{}", found[0]);
     }
 
     #[test]
     fn a_reserved_word_is_free_in_its_room() {
         let source = "unsafe fn f() {}";
         assert!(misused_words(Path::new("crates/engine/src/lib.rs"), source).is_empty());
-        assert_eq!(
-            misused_words(Path::new("crates/graph/src/lib.rs"), source).len(),
-            1
-        );
+        assert_eq!(misused_words(Path::new("crates/graph/src/lib.rs"), source).len(), 1);
     }
 
     #[test]

@@ -64,11 +64,7 @@ fn make(repo: &Repo, report: &str) -> Result<()> {
 fn install(repo: &Repo) -> Result<()> {
     for program in ["node", "npm"] {
         let mut version = repo.command(program);
-        if !version
-            .arg("--version")
-            .output()
-            .is_ok_and(|out| out.status.success())
-        {
+        if !version.arg("--version").output().is_ok_and(|out| out.status.success()) {
             bail!("there is no `{program}`: install Node.js 18 or newer (Debian: nodejs, npm)");
         }
     }

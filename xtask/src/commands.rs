@@ -19,9 +19,7 @@ pub(crate) fn check(repo: &Repo) -> Result<()> {
     for document in documents(repo)? {
         for piece in code(&repo.read(&document)?) {
             if let Some(verb) = verb_of(&piece.text) {
-                verbs
-                    .entry(verb.to_string())
-                    .or_insert(format!("{document}:{}", piece.line));
+                verbs.entry(verb.to_string()).or_insert(format!("{document}:{}", piece.line));
             }
         }
     }
@@ -34,9 +32,7 @@ pub(crate) fn check(repo: &Repo) -> Result<()> {
         }
     }
     ensure!(unknown.is_empty(), "{}", unknown.join("\n"));
-    TRIED
-        .iter()
-        .try_for_each(|document| try_commands(repo, &tool, document))
+    TRIED.iter().try_for_each(|document| try_commands(repo, &tool, document))
 }
 
 /// Their commands are really run.
@@ -46,9 +42,7 @@ fn try_commands(repo: &Repo, tool: &Path, document: &str) -> Result<()> {
     let folder = std::env::temp_dir().join(format!("rekindle-commands-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
     let commands = fenced_commands(&repo.read(document)?);
-    let ran = commands
-        .iter()
-        .try_for_each(|command| try_command(tool, &folder, document, command));
+    let ran = commands.iter().try_for_each(|command| try_command(tool, &folder, document, command));
     std::fs::remove_dir_all(&folder)?;
     ran
 }
@@ -108,9 +102,8 @@ fn try_command(tool: &Path, folder: &Path, document: &str, step: &Fenced) -> Res
 /// The verb of a `rekindle` command line, if it is one: capitals stand for any verb, a dash starts
 /// a flag.
 fn verb_of(line: &str) -> Option<&str> {
-    let rest = line
-        .strip_prefix("rekindle ")
-        .or_else(|| line.strip_prefix("cargo run --release -- "))?;
+    let rest =
+        line.strip_prefix("rekindle ").or_else(|| line.strip_prefix("cargo run --release -- "))?;
     let verb = rest.split_whitespace().next()?;
     verb.chars()
         .all(|c| c.is_ascii_lowercase() || c == '-')
@@ -124,10 +117,7 @@ mod tests {
 
     #[test]
     fn verbs_are_found_in_both_forms() {
-        assert_eq!(
-            verb_of("rekindle profile resnet152 --batch-size 4"),
-            Some("profile")
-        );
+        assert_eq!(verb_of("rekindle profile resnet152 --batch-size 4"), Some("profile"));
         assert_eq!(verb_of("cargo run --release -- demo"), Some("demo"));
     }
 

@@ -53,9 +53,7 @@ pub(crate) fn check(repo: &Repo) -> Result<()> {
     let architecture = repo.read("ARCHITECTURE.md")?;
     for name in dependencies(&repo.read("Cargo.toml")?) {
         if !architecture.contains(&format!("`{name}`")) {
-            wrong.push(format!(
-                "ARCHITECTURE.md: why `{name}` is there is not said"
-            ));
+            wrong.push(format!("ARCHITECTURE.md: why `{name}` is there is not said"));
         }
     }
     ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -64,14 +62,10 @@ pub(crate) fn check(repo: &Repo) -> Result<()> {
 
 /// The crates of others that the workspace uses.
 fn dependencies(manifest: &str) -> impl Iterator<Item = &str> {
-    let section = manifest
-        .split("\n[")
-        .find_map(|part| part.strip_prefix("workspace.dep"));
+    let section = manifest.split("\n[").find_map(|part| part.strip_prefix("workspace.dep"));
     let lines = section.unwrap_or_default().lines();
     let names = lines.filter_map(|line| line.split_once(" = "));
-    names
-        .map(|(name, _)| name)
-        .filter(|name| !name.starts_with("rekindle"))
+    names.map(|(name, _)| name).filter(|name| !name.starts_with("rekindle"))
 }
 
 /// The lines of `file` with too many characters. Tables and links of Markdown cannot be broken.
@@ -94,22 +88,11 @@ fn place_of(span: &str) -> Option<(&str, &str)> {
 
 /// Whether the file at `path` defines `name`.
 fn defines(repo: &Repo, path: &str, name: &str) -> bool {
-    const KEYWORDS: [&str; 8] = [
-        "fn", "struct", "enum", "trait", "type", "const", "def", "class",
-    ];
+    const KEYWORDS: [&str; 8] = ["fn", "struct", "enum", "trait", "type", "const", "def", "class"];
     let source = repo.read(path).unwrap_or_default();
-    let code = if path.ends_with(".rs") {
-        code_only(&source)
-    } else {
-        source
-    };
-    let words: Vec<&str> = code
-        .split(|c| !is_word(c))
-        .filter(|w| !w.is_empty())
-        .collect();
-    words
-        .windows(2)
-        .any(|pair| KEYWORDS.contains(&pair[0]) && pair[1] == name)
+    let code = if path.ends_with(".rs") { code_only(&source) } else { source };
+    let words: Vec<&str> = code.split(|c| !is_word(c)).filter(|w| !w.is_empty()).collect();
+    words.windows(2).any(|pair| KEYWORDS.contains(&pair[0]) && pair[1] == name)
 }
 
 /// The pieces of `text` that name a path for which `exists` is false, or a task that is none.
@@ -118,9 +101,7 @@ fn wrong_names(text: &str, exists: impl Fn(&str) -> bool) -> Vec<Piece> {
     let code = code(text)
         .into_iter()
         .filter(|piece| lost(path_of(&piece.text)) || !task_known(&piece.text));
-    let links = links(text)
-        .into_iter()
-        .filter(|piece| lost(file_of(&piece.text)));
+    let links = links(text).into_iter().filter(|piece| lost(file_of(&piece.text)));
     code.chain(links).collect()
 }
 
@@ -137,9 +118,7 @@ fn path_of(span: &str) -> Option<&str> {
         Some(at) => (&span[..span[..at].rfind('/')? + 1], true),
         None => (span, false),
     };
-    let plain = path
-        .chars()
-        .all(|c| c.is_ascii_alphanumeric() || "._-/".contains(c));
+    let plain = path.chars().all(|c| c.is_ascii_alphanumeric() || "._-/".contains(c));
     let inner = path.trim_end_matches('/').contains('/') || path.ends_with('/');
     let named = inner || cut || FILE_ENDINGS.iter().any(|ending| path.ends_with(ending));
     (plain && named && !path.starts_with('/') && !is_format_name(path)).then_some(path)
@@ -147,8 +126,7 @@ fn path_of(span: &str) -> Option<&str> {
 
 /// A versioned format such as `remat.graph/1` looks like a path and is none.
 fn is_format_name(path: &str) -> bool {
-    path.rsplit_once('/')
-        .is_some_and(|(_, version)| version.parse::<u32>().is_ok())
+    path.rsplit_once('/').is_some_and(|(_, version)| version.parse::<u32>().is_ok())
 }
 
 /// The file that a link leads to, unless it leads out of the project or within the page.
@@ -160,10 +138,7 @@ fn file_of(link: &str) -> Option<&str> {
 
 /// False for `cargo xtask X` where no task is called X.
 fn task_known(span: &str) -> bool {
-    match span
-        .strip_prefix("cargo xtask ")
-        .and_then(|rest| rest.split_whitespace().next())
-    {
+    match span.strip_prefix("cargo xtask ").and_then(|rest| rest.split_whitespace().next()) {
         Some(name) => name == "TASK" || crate::TASKS.iter().any(|task| task.0 == name),
         None => true,
     }
@@ -182,18 +157,12 @@ mod tests {
 
     #[test]
     fn paths_that_exist_pass() {
-        check_names(
-            "`crates/graph` `README.md` [a](README.md#b) [c](https://x.org/y)",
-            &[],
-        );
+        check_names("`crates/graph` `README.md` [a](README.md#b) [c](https://x.org/y)", &[]);
     }
 
     #[test]
     fn paths_that_do_not_exist_are_named() {
-        check_names(
-            "`crates/gone` [a](gone.md) `gone.rs`",
-            &["crates/gone", "gone.rs", "gone.md"],
-        );
+        check_names("`crates/gone` [a](gone.md) `gone.rs`", &["crates/gone", "gone.rs", "gone.md"]);
     }
 
     #[test]
@@ -215,39 +184,24 @@ mod tests {
     #[test]
     fn long_lines_are_named_unless_they_cannot_be_broken() {
         let long = "x".repeat(COLUMNS + 1);
-        let text = format!(
-            "{}\n{long}\n| {long} |\n[{long}](a.md)\n",
-            "é".repeat(COLUMNS)
-        );
-        assert_eq!(
-            long_lines("a.md", &text),
-            ["a.md:2: more than 100 characters"]
-        );
+        let text = format!("{}\n{long}\n| {long} |\n[{long}](a.md)\n", "é".repeat(COLUMNS));
+        assert_eq!(long_lines("a.md", &text), ["a.md:2: more than 100 characters"]);
         assert_eq!(long_lines("a.rs", &text).len(), 3);
     }
 
     #[test]
     fn placeholders_are_checked_up_to_their_folder() {
-        assert_eq!(
-            path_of("bench/runs/<date>-engine/raw.csv"),
-            Some("bench/runs/")
-        );
+        assert_eq!(path_of("bench/runs/<date>-engine/raw.csv"), Some("bench/runs/"));
         assert_eq!(path_of("bench/runs/*"), Some("bench/runs/"));
     }
 
     #[test]
     fn words_that_are_no_paths_pass() {
-        check_names(
-            "`remat.graph/1` `Vec<u8>` `a + b / c` `plan` `/` `n/a b`",
-            &[],
-        );
+        check_names("`remat.graph/1` `Vec<u8>` `a + b / c` `plan` `/` `n/a b`", &[]);
     }
 
     #[test]
     fn tasks_must_exist() {
-        check_names(
-            "`cargo xtask test fmt` and `cargo xtask lost`",
-            &["cargo xtask lost"],
-        );
+        check_names("`cargo xtask test fmt` and `cargo xtask lost`", &["cargo xtask lost"]);
     }
 }

@@ -30,19 +30,11 @@ use anyhow::{Result, bail};
 use crate::repo::Repo;
 
 /// A task that `cargo xtask` knows: its name, what it does with the words after it, and the task.
-struct Task(
-    &'static str,
-    &'static str,
-    fn(&Repo, &[String]) -> Result<()>,
-);
+struct Task(&'static str, &'static str, fn(&Repo, &[String]) -> Result<()>);
 
 const TASKS: [Task; 3] = [
     Task("test", "everything that must pass: [STAGE…]", test::run),
-    Task(
-        "bench",
-        "measure and archive: BENCHMARK [CASE…]",
-        bench::run,
-    ),
+    Task("bench", "measure and archive: BENCHMARK [CASE…]", bench::run),
     Task(
         "soak",
         "plans of random graphs: [--graphs N] [--seed S] [--size N] [--processes N]",

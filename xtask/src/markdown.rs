@@ -25,13 +25,7 @@ impl Piece {
 
 /// The documents that must stay true: those in the root, under `docs`, and of the benchmarks.
 pub(crate) fn documents(repo: &Repo) -> Result<Vec<String>> {
-    let root = [
-        "README",
-        "ARCHITECTURE",
-        "CONTRIBUTING",
-        "SECURITY",
-        "bench/README",
-    ];
+    let root = ["README", "ARCHITECTURE", "CONTRIBUTING", "SECURITY", "bench/README"];
     let root = root.map(|name| format!("{name}.md"));
     let docs = repo.files("docs", "md")?;
     let docs = docs.iter().map(|path| path.to_string_lossy().into_owned());
@@ -62,10 +56,7 @@ pub(crate) fn code(text: &str) -> Vec<Piece> {
                         None
                     }
                     (None, 0) => None,
-                    (None, _) => Some(Piece {
-                        line,
-                        text: text.into(),
-                    }),
+                    (None, _) => Some(Piece { line, text: text.into() }),
                 };
             }
         }
@@ -81,10 +72,7 @@ pub(crate) fn links(text: &str) -> Vec<Piece> {
             for (at, _) in content.match_indices(open) {
                 let tail = &content[at + open.len()..];
                 if let Some(end) = tail.find(close) {
-                    pieces.push(Piece {
-                        line: index + 1,
-                        text: tail[..end].to_string(),
-                    });
+                    pieces.push(Piece { line: index + 1, text: tail[..end].to_string() });
                 }
             }
         }
@@ -97,10 +85,7 @@ mod tests {
     use super::*;
 
     fn texts(pieces: Vec<Piece>) -> Vec<(usize, String)> {
-        pieces
-            .into_iter()
-            .map(|piece| (piece.line, piece.text))
-            .collect()
+        pieces.into_iter().map(|piece| (piece.line, piece.text)).collect()
     }
 
     #[test]

@@ -42,18 +42,9 @@ pub(crate) fn check(repo: &Repo) -> Result<()> {
     std::fs::create_dir_all(&trial)?;
     for entry in std::fs::read_dir(&packages)? {
         let package = entry?.path();
-        if package
-            .extension()
-            .is_some_and(|extension| extension == "crate")
-        {
+        if package.extension().is_some_and(|extension| extension == "crate") {
             let mut tar = repo.command("tar");
-            show(
-                tar.arg("--extract")
-                    .arg("--file")
-                    .arg(&package)
-                    .arg("--directory")
-                    .arg(&trial),
-            )?;
+            show(tar.arg("--extract").arg("--file").arg(&package).arg("--directory").arg(&trial))?;
         }
     }
     let mut patches = String::new();

@@ -66,14 +66,8 @@ pub(crate) fn check(repo: &Repo) -> Result<()> {
 pub(crate) fn package(repo: &Repo, python: &Path) -> Result<PathBuf> {
     let folder = repo.path(PACKAGE);
     // Maturin is among the requirements, so nothing is downloaded.
-    install(
-        repo,
-        python,
-        &folder,
-        Path::new("."),
-        "--no-build-isolation",
-    )
-    .context("`pip install .` does not work")?;
+    install(repo, python, &folder, Path::new("."), "--no-build-isolation")
+        .context("`pip install .` does not work")?;
     Ok(folder)
 }
 
@@ -165,23 +159,13 @@ pub(crate) fn interpreter(repo: &Repo) -> Result<PathBuf> {
 fn make_environment(repo: &Repo, python: &PathBuf) -> Result<()> {
     eprintln!("making {ENVIRONMENT} from {REQUIREMENTS} (about 6 GB, some minutes)");
     let mut version = repo.command("python3");
-    if !version
-        .arg("--version")
-        .output()
-        .is_ok_and(|out| out.status.success())
-    {
+    if !version.arg("--version").output().is_ok_and(|out| out.status.success()) {
         bail!("there is no `python3`: install Python 3.10 or newer, or set REKINDLE_PYTHON");
     }
-    show(
-        repo.command("python3")
-            .args(["-m", "venv", "--clear", ENVIRONMENT]),
-    )
-    .context("cannot make a virtual environment: install the venv module (Debian: python3-venv)")?;
+    show(repo.command("python3").args(["-m", "venv", "--clear", ENVIRONMENT])).context(
+        "cannot make a virtual environment: install the venv module (Debian: python3-venv)",
+    )?;
     let install = "-m pip install --quiet --disable-pip-version-check --no-input --requirement";
-    show(
-        repo.command(python)
-            .args(install.split(' '))
-            .arg(REQUIREMENTS),
-    )
-    .context("cannot install the requirements: is the Python package index within reach?")
+    show(repo.command(python).args(install.split(' ')).arg(REQUIREMENTS))
+        .context("cannot install the requirements: is the Python package index within reach?")
 }

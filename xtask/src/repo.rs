@@ -21,13 +21,8 @@ const NOT_RUN: &str = "NOT RUN: ";
 impl Repo {
     /// The checkout that this very program was built from.
     pub(crate) fn here() -> Repo {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .parent()
-            .expect("xtask lies in the root");
-        Repo {
-            root: root.to_path_buf(),
-            not_run: RefCell::default(),
-        }
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the root");
+        Repo { root: root.to_path_buf(), not_run: RefCell::default() }
     }
 
     /// `relative` as a path that can be opened.
@@ -107,9 +102,7 @@ impl Repo {
 /// Runs `command` with its output shown, and fails when it fails.
 pub(crate) fn show(command: &mut Command) -> Result<()> {
     let shown = line(command);
-    let status = command
-        .status()
-        .with_context(|| format!("cannot start `{shown}`"))?;
+    let status = command.status().with_context(|| format!("cannot start `{shown}`"))?;
     if !status.success() {
         bail!("`{shown}` failed ({status})");
     }
@@ -131,12 +124,7 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
 
 /// The command as a person would type it.
 fn line(command: &Command) -> String {
-    let program = Path::new(command.get_program())
-        .file_name()
-        .unwrap_or_default();
+    let program = Path::new(command.get_program()).file_name().unwrap_or_default();
     let words = std::iter::once(program).chain(command.get_args());
-    words
-        .map(OsStr::to_string_lossy)
-        .collect::<Vec<_>>()
-        .join(" ")
+    words.map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" ")
 }

@@ -80,10 +80,7 @@ fn character_length(rest: &str) -> Option<usize> {
     let (_, first) = chars.next()?;
     if first == '\\' {
         let after_escaped = 3;
-        return rest
-            .get(after_escaped..)?
-            .find('\'')
-            .map(|end| after_escaped + end + 1);
+        return rest.get(after_escaped..)?.find('\'').map(|end| after_escaped + end + 1);
     }
     let (at, second) = chars.next()?;
     (second == '\'').then_some(at + 1)
@@ -96,9 +93,7 @@ fn raw_string_length(rest: &str) -> Option<usize> {
         return None;
     }
     let close = format!("\"{}", "#".repeat(hashes));
-    let end = rest[open + 1..]
-        .find(&close)
-        .map(|end| open + 1 + end + close.len());
+    let end = rest[open + 1..].find(&close).map(|end| open + 1 + end + close.len());
     Some(end.unwrap_or(rest.len()))
 }
 
@@ -109,10 +104,7 @@ mod tests {
     #[track_caller]
     fn check(source: &str, code: &str) {
         let blanked = code_only(source);
-        assert_eq!(
-            blanked.split_whitespace().collect::<Vec<_>>().join(" "),
-            code
-        );
+        assert_eq!(blanked.split_whitespace().collect::<Vec<_>>().join(" "), code);
     }
 
     #[test]
@@ -122,18 +114,12 @@ mod tests {
 
     #[test]
     fn literals_go() {
-        check(
-            r##"f("un\"safe", r#"a " b"#, '"', '\'', '\u{1f}')"##,
-            "f( , , , , )",
-        );
+        check(r##"f("un\"safe", r#"a " b"#, '"', '\'', '\u{1f}')"##, "f( , , , , )");
     }
 
     #[test]
     fn lifetimes_and_identifiers_stay() {
-        check(
-            "fn f<'a>(r: &'a str, char: u8)",
-            "fn f<'a>(r: &'a str, char: u8)",
-        );
+        check("fn f<'a>(r: &'a str, char: u8)", "fn f<'a>(r: &'a str, char: u8)");
     }
 
     #[test]

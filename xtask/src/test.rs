@@ -16,44 +16,20 @@ use crate::{boundaries, browser, commands, documents, package, python};
 struct Stage(&'static str, fn(&Repo) -> Result<()>, &'static str);
 
 const STAGES: [Stage; 12] = [
-    Stage(
-        "documents",
-        documents::check,
-        "make the document say what is there",
-    ),
+    Stage("documents", documents::check, "make the document say what is there"),
     Stage("fmt", fmt, "run `cargo fmt --all`"),
     Stage(
         "boundaries",
         boundaries::check,
         "keep the rules of ARCHITECTURE.md, or change them there and in xtask",
     ),
-    Stage(
-        "clippy",
-        clippy,
-        "follow the lint; allow it only with a reason",
-    ),
+    Stage("clippy", clippy, "follow the lint; allow it only with a reason"),
     Stage("doc", doc, "mend the documentation comment"),
-    Stage(
-        "package",
-        package::check,
-        "a crate must hold all that it is built from",
-    ),
-    Stage(
-        "unit",
-        unit,
-        "run the failing test alone: `cargo test -p CRATE NAME`",
-    ),
+    Stage("package", package::check, "a crate must hold all that it is built from"),
+    Stage("unit", unit, "run the failing test alone: `cargo test -p CRATE NAME`"),
     Stage("doctest", doctest, "run `cargo test --doc -p CRATE`"),
-    Stage(
-        "examples",
-        examples,
-        "run it alone: `cargo run -p rekindle --example NAME`",
-    ),
-    Stage(
-        "commands",
-        commands::check,
-        "make the document name what the tool does",
-    ),
+    Stage("examples", examples, "run it alone: `cargo run -p rekindle --example NAME`"),
+    Stage("commands", commands::check, "make the document name what the tool does"),
     Stage(
         "browser",
         browser::check,
@@ -68,10 +44,7 @@ const STAGES: [Stage; 12] = [
 
 /// Runs the stages named in `words`, or all.
 pub(crate) fn run(repo: &Repo, words: &[String]) -> Result<()> {
-    if let Some(unknown) = words
-        .iter()
-        .find(|word| STAGES.iter().all(|stage| stage.0 != **word))
-    {
+    if let Some(unknown) = words.iter().find(|word| STAGES.iter().all(|stage| stage.0 != **word)) {
         let names = STAGES.map(|stage| stage.0).join(", ");
         bail!("there is no stage `{unknown}`; the stages are {names}");
     }
@@ -96,13 +69,7 @@ fn summary(passed: &[(&str, Duration)], whole: Duration, not_run: &[String]) {
     for (name, time) in passed {
         println!("{name:<12}{:>9}  passed", seconds(*time));
     }
-    println!(
-        "{:<12}{:>9}  {} of {} stages",
-        "all",
-        seconds(whole),
-        passed.len(),
-        STAGES.len()
-    );
+    println!("{:<12}{:>9}  {} of {} stages", "all", seconds(whole), passed.len(), STAGES.len());
     for line in not_run {
         println!("{line}");
     }

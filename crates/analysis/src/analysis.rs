@@ -101,9 +101,7 @@ pub fn activations(graph: &Graph) -> Vec<ActivationUses> {
 fn uses(graph: &Graph, storage: StorageId) -> ActivationUses {
     // The readers ascend, and the graph's own order is the plain step's.
     let readers = graph.readers(storage);
-    let mut backward = readers
-        .iter()
-        .filter(|&&r| graph.node(r).phase == Phase::Backward);
+    let mut backward = readers.iter().filter(|&&r| graph.node(r).phase == Phase::Backward);
     let read = "an activation is read by the backward pass";
     let first_backward = *backward.next().expect(read);
     ActivationUses {

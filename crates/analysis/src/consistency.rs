@@ -45,12 +45,7 @@ pub fn check_tables(
 }
 
 fn contradicts(path: &Path, row: usize, name: &str, why: String) -> TableError {
-    TableError::Contradiction {
-        path: path.to_owned(),
-        row: row + 1,
-        name: name.into(),
-        why,
-    }
+    TableError::Contradiction { path: path.to_owned(), row: row + 1, name: name.into(), why }
 }
 
 /// The nodes by their ranks.

@@ -17,24 +17,9 @@ pub enum TableError {
         path.display(),
         expected.join(",")
     )]
-    MissingColumn {
-        path: PathBuf,
-        column: &'static str,
-        expected: &'static [&'static str],
-    },
+    MissingColumn { path: PathBuf, column: &'static str, expected: &'static [&'static str] },
     #[error("{}, line {line}: `{column}` is \"{text}\", expected {expected}", path.display())]
-    Cell {
-        path: PathBuf,
-        line: u64,
-        column: &'static str,
-        text: String,
-        expected: &'static str,
-    },
+    Cell { path: PathBuf, line: u64, column: &'static str, text: String, expected: &'static str },
     #[error("{}: row {row} ({name}): {why}", path.display())]
-    Contradiction {
-        path: PathBuf,
-        row: usize,
-        name: String,
-        why: String,
-    },
+    Contradiction { path: PathBuf, row: usize, name: String, why: String },
 }

@@ -115,11 +115,7 @@ fn complete<T>(
 ) -> Result<(), TableError> {
     match table.missing.first() {
         None => Ok(()),
-        Some(column) => Err(TableError::MissingColumn {
-            path: path.to_owned(),
-            column,
-            expected,
-        }),
+        Some(column) => Err(TableError::MissingColumn { path: path.to_owned(), column, expected }),
     }
 }
 
@@ -150,9 +146,8 @@ pub fn write_node_stats(path: &Path, nodes: &[NodeStats]) -> Result<(), TableErr
 /// Names the file, the line and the column.
 pub fn read_node_stats(path: &Path) -> Result<Table<NodeStats>, TableError> {
     read_table(path, NODE_COLUMNS, |row| {
-        let device = row.optional("device", "a name", |cell| {
-            Some(text_of_cell(cell).to_owned())
-        })?;
+        let device =
+            row.optional("device", "a name", |cell| Some(text_of_cell(cell).to_owned()))?;
         Ok(NodeStats {
             rank: row.rank("rank")?,
             name: row.name("node_name")?,
@@ -192,8 +187,7 @@ pub fn write_activation_stats(
             seconds(a.inactive_time),
             seconds(a.swap_time),
             seconds(a.recomp_time),
-            a.recomp_memory
-                .map_or(String::new(), |b| b.get().to_string()),
+            a.recomp_memory.map_or(String::new(), |b| b.get().to_string()),
             a.recompute_ratio.map_or(String::new(), |r| r.to_string()),
         ]
     };

@@ -107,11 +107,7 @@ fn by_optimizer(graph: &Graph, storage: StorageId) -> Option<Kind> {
     if phase_of_updater == Some(Phase::Optimizer) {
         let declared = graph.storage(storage).role == Role::Parameter;
         let of_model = declared || read_in(Phase::Forward) || read_in(Phase::Backward);
-        return Some(if of_model {
-            Kind::Parameter
-        } else {
-            Kind::OptimizerState
-        });
+        return Some(if of_model { Kind::Parameter } else { Kind::OptimizerState });
     }
     let made_backward = graph.node(graph.writer(storage)).phase == Phase::Backward;
     (made_backward && read_in(Phase::Optimizer)).then_some(Kind::Gradient)
@@ -145,18 +141,9 @@ fn reads_in(graph: &Graph, storage: StorageId, phase: Phase) -> bool {
 /// The kind of what a node makes or, where it makes nothing, overwrites. Of several the one that
 /// says most about the step counts.
 pub(crate) fn node_kind(node: &Node, storage_kinds: &[Kind]) -> Kind {
-    const TELLING: [Kind; 5] = [
-        Kind::Activation,
-        Kind::Gradient,
-        Kind::Parameter,
-        Kind::OptimizerState,
-        Kind::Input,
-    ];
-    let made = if node.writes.is_empty() {
-        &node.updates
-    } else {
-        &node.writes
-    };
+    const TELLING: [Kind; 5] =
+        [Kind::Activation, Kind::Gradient, Kind::Parameter, Kind::OptimizerState, Kind::Input];
+    let made = if node.writes.is_empty() { &node.updates } else { &node.writes };
     let makes = |kind: &Kind| made.iter().any(|s| storage_kinds[s.index()] == *kind);
     TELLING.into_iter().find(makes).unwrap_or(Kind::Other)
 }

@@ -142,10 +142,7 @@ impl Profile {
     pub fn peak(&self) -> Option<&NodeStats> {
         let mut nodes = self.nodes.iter();
         let first = nodes.next()?;
-        Some(nodes.fold(
-            first,
-            |best, n| if n.peak_mem > best.peak_mem { n } else { best },
-        ))
+        Some(nodes.fold(first, |best, n| if n.peak_mem > best.peak_mem { n } else { best }))
     }
 }
 

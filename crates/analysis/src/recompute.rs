@@ -57,9 +57,7 @@ pub fn inactive_times(graph: &Graph, activations: &[ActivationUses]) -> Vec<Micr
         start.push(start[rank] + if runs { node.time } else { Micros::ZERO });
     }
     let times = activations.iter();
-    times
-        .map(|a| start[a.first_backward.index()] - start[a.idle_after().index() + 1])
-        .collect()
+    times.map(|a| start[a.first_backward.index()] - start[a.idle_after().index() + 1]).collect()
 }
 
 /// Traces back from activations to what makes them. Marks carry the number of the trace, so that a
@@ -157,10 +155,8 @@ fn peak_of(graph: &Graph, nodes: &[NodeId], target: StorageId) -> Bytes {
         now += node.writes.iter().map(|&w| graph.storage(w).bytes).sum();
         peak = peak.max(now + node.workspace);
         let touched = node.reads.iter().chain(&node.writes);
-        now -= touched
-            .filter(|s| last_use.get(s) == Some(&at))
-            .map(|&s| graph.storage(s).bytes)
-            .sum();
+        now -=
+            touched.filter(|s| last_use.get(s) == Some(&at)).map(|&s| graph.storage(s).bytes).sum();
     }
     peak
 }

@@ -36,10 +36,8 @@ pub(crate) fn read_table<T>(
     read_row: impl Fn(&Row) -> Result<T, TableError>,
 ) -> Result<Table<T>, TableError> {
     let bytes = read_file(path)?;
-    let bad = |error: csv::Error| TableError::Csv {
-        path: path.to_owned(),
-        message: error.to_string(),
-    };
+    let bad =
+        |error: csv::Error| TableError::Csv { path: path.to_owned(), message: error.to_string() };
     let mut reader = csv::Reader::from_reader(bytes.as_slice());
     let header = reader.headers().map_err(bad)?.clone();
     let find = |column: &&str| header.iter().position(|name| name == *column);
@@ -54,12 +52,7 @@ pub(crate) fn read_table<T>(
     let mut rows = Vec::new();
     for record in reader.records() {
         let record = record.map_err(bad)?;
-        rows.push(read_row(&Row {
-            path,
-            columns,
-            positions: &positions,
-            record: &record,
-        })?);
+        rows.push(read_row(&Row { path, columns, positions: &positions, record: &record })?);
     }
     let absent = |(&column, at): (&&'static str, &Option<usize>)| at.is_none().then_some(column);
     let missing = columns.iter().zip(&positions).filter_map(absent).collect();
@@ -152,10 +145,7 @@ pub(crate) mod number {
     }
 
     pub(crate) fn seconds(text: &str) -> Option<Seconds> {
-        text.parse()
-            .ok()
-            .filter(|s: &f64| s.is_finite() && *s >= 0.0)
-            .map(Seconds)
+        text.parse().ok().filter(|s: &f64| s.is_finite() && *s >= 0.0).map(Seconds)
     }
 
     pub(crate) fn ratio(text: &str) -> Option<f64> {
@@ -206,9 +196,7 @@ mod tests {
 
     #[test]
     fn no_text_is_taken_for_a_formula_and_every_text_comes_back() {
-        for text in [
-            "=1+1", "@sum", "-x", "+x", "\tx", "\rx", "'=x", "''-", "'", "'a", "a=b", "",
-        ] {
+        for text in ["=1+1", "@sum", "-x", "+x", "\tx", "\rx", "'=x", "''-", "'", "'a", "a=b", ""] {
             let cell = text_cell(text);
             assert!(!cell.starts_with(FORMULA), "{cell}");
             assert_eq!(text_of_cell(&cell), text, "{cell}");

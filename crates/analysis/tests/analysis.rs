@@ -26,13 +26,7 @@ fn check_ranks(graph: &Graph, expected: &[(&str, u32, Option<u32>, u32, u32)]) {
         .map(|a| {
             let name = graph.storage_name(a.storage);
             let last_forward = a.last_forward.map(|n| n.0);
-            (
-                name,
-                a.made.0,
-                last_forward,
-                a.first_backward.0,
-                a.last_backward.0,
-            )
+            (name, a.made.0, last_forward, a.first_backward.0, a.last_backward.0)
         })
         .collect();
     let expected: Vec<_> = expected
@@ -109,12 +103,7 @@ fn every_node_has_its_kind() {
     ];
     let graph = perceptron();
     let kinds = Analysis::new(&graph).node_kinds;
-    let found: Vec<_> = graph
-        .nodes()
-        .iter()
-        .map(|n| n.name.as_str())
-        .zip(kinds)
-        .collect();
+    let found: Vec<_> = graph.nodes().iter().map(|n| n.name.as_str()).zip(kinds).collect();
     assert_eq!(found, expected);
 }
 
@@ -139,13 +128,7 @@ fn without_an_optimizer_the_outputs_of_the_backward_pass_are_gradients() {
     let w = toy.source("w", Role::Parameter, 4);
     let passing = toy.node("dy", Phase::Backward, 1.0, &[w], Some((Role::Gradient, 4)));
     let reads = [passing.expect("made")];
-    let dw = toy.node(
-        "dw",
-        Phase::Backward,
-        1.0,
-        &reads,
-        Some((Role::Gradient, 4)),
-    );
+    let dw = toy.node("dw", Phase::Backward, 1.0, &reads, Some((Role::Gradient, 4)));
     toy.parts.outputs = dw.into_iter().collect();
     let kinds = Analysis::new(&toy.graph()).storage_kinds;
     assert_eq!(kinds, [Kind::Parameter, Kind::Other, Kind::Gradient]);
@@ -170,22 +153,13 @@ fn recomputation_is_traced_to_what_is_kept() {
         .map(|(r, a)| {
             assert!(r.possible, "all can be made again");
             let sources: Vec<_> = r.sources.iter().map(|&s| graph.storage_name(s)).collect();
-            let nodes: Vec<_> = r
-                .nodes
-                .iter()
-                .map(|&n| graph.node(n).name.clone())
-                .collect();
+            let nodes: Vec<_> = r.nodes.iter().map(|&n| graph.node(n).name.clone()).collect();
             let memory = r.memory(&graph, a.storage);
             (sources.join(" "), nodes.join(" "), r.time, memory)
         })
         .collect();
     let row = |sources: &str, nodes: &str, time, memory| {
-        (
-            sources.to_owned(),
-            nodes.to_owned(),
-            Micros(time),
-            Bytes(memory),
-        )
+        (sources.to_owned(), nodes.to_owned(), Micros(time), Bytes(memory))
     };
     let expected = [
         // z and h are there together when `shift` runs.
@@ -201,9 +175,7 @@ fn chain(change: impl Fn(&mut Toy)) -> Graph {
     let mut toy = Toy::default();
     let x = toy.source("x", Role::Input, 1);
     let makes = Some((Role::Activation, 8));
-    let a = toy
-        .node("a", Phase::Forward, 4.0, &[x], makes)
-        .expect("made");
+    let a = toy.node("a", Phase::Forward, 4.0, &[x], makes).expect("made");
     change(&mut toy);
     toy.node("y", Phase::Forward, 1.0, &[a], makes);
     toy.node("da", Phase::Backward, 1.0, &[a], None);
@@ -249,10 +221,7 @@ fn node_peaks_are_those_of_the_byte_timeline() {
     assert_eq!([of("fc1"), of("shift"), of("relu")], [100, 200, 200]);
     assert_eq!(of("loss_dx"), 100 + 100 + 40 + 4 + 40);
     assert_eq!(of("fc1_dw"), 4 + 12 + 50 + 16 + 5);
-    assert_eq!(
-        [of("momentum_w1"), of("momentum_w2"), of("sgd_b1")],
-        [36, 20, 8]
-    );
+    assert_eq!([of("momentum_w1"), of("momentum_w2"), of("sgd_b1")], [36, 20, 8]);
     let highest = peaks.iter().copied().max();
     assert_eq!(highest, Some(Timeline::natural(&graph).peak));
 }
@@ -281,10 +250,7 @@ fn memory_rises_through_the_forward_pass_and_falls_through_the_backward_pass() {
     let (forward, backward) = (after(Phase::Forward), after(Phase::Backward));
     assert!(forward.windows(2).all(|w| w[0] <= w[1]), "{forward:?}");
     assert!(backward.last() < backward.first(), "{backward:?}");
-    assert!(
-        backward.iter().all(|b| Some(b) <= forward.last()),
-        "{backward:?}"
-    );
+    assert!(backward.iter().all(|b| Some(b) <= forward.last()), "{backward:?}");
 }
 
 #[test]

@@ -78,10 +78,7 @@ fn nodes_that_cannot_be_are_named() {
         |nodes, _| drop(nodes.remove(2)),
         "nodes.csv: row 5 (node_5): `rank` is 5, but the table has 5 rows",
     );
-    refuses(
-        |nodes, _| nodes[0].rank = u32::MAX,
-        "row 1 (node_0): `rank` is 4294967295",
-    );
+    refuses(|nodes, _| nodes[0].rank = u32::MAX, "row 1 (node_0): `rank` is 4294967295");
     refuses(
         |nodes, _| nodes[4].active_mem = Bytes(101),
         "row 5 (node_4): `median_active_mem_bytes` is 101, more than the peak of 100",

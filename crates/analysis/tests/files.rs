@@ -25,14 +25,12 @@ fn folder(name: &str) -> PathBuf {
 /// The perceptron's profile with awkward numbers in it.
 fn profile() -> Profile {
     let mut graph = perceptron();
-    let times: Vec<_> = (0..graph.nodes().len())
-        .map(|i| rekindle_graph::Micros(0.1 + i as f64 / 3.0))
-        .collect();
+    let times: Vec<_> =
+        (0..graph.nodes().len()).map(|i| rekindle_graph::Micros(0.1 + i as f64 / 3.0)).collect();
     graph = graph.with_times(&times).expect("as many times as nodes");
     let activations = Analysis::new(&graph).activations.len();
-    let swap_times: Vec<_> = (0..activations)
-        .map(|i| (i != 1).then_some(Seconds(1e-7 * i as f64 / 7.0)))
-        .collect();
+    let swap_times: Vec<_> =
+        (0..activations).map(|i| (i != 1).then_some(Seconds(1e-7 * i as f64 / 7.0))).collect();
     let measured = Measured {
         device: "cpu, 2 threads",
         peak_mem: &node_peaks(&graph),
@@ -66,14 +64,8 @@ fn headers_and_names_are_exactly_those_of_the_format() {
     let paths = write_profile(&folder, &profile, &perceptron()).expect("the folder is there");
     assert_eq!(paths, ProfilePaths::new(&folder, "perceptron", 4));
     let file = |path: &Path| path.file_name().expect("a file").to_owned();
-    assert_eq!(
-        file(&paths.nodes),
-        "profiler_stats_perceptron_bs4_node_stats.csv"
-    );
-    assert_eq!(
-        file(&paths.activations),
-        "profiler_stats_perceptron_bs4_activation_stats.csv"
-    );
+    assert_eq!(file(&paths.nodes), "profiler_stats_perceptron_bs4_node_stats.csv");
+    assert_eq!(file(&paths.activations), "profiler_stats_perceptron_bs4_activation_stats.csv");
     assert_eq!(file(&paths.graph), "perceptron_bs4.graph.json");
     let lines = |path: &Path| -> Vec<String> {
         let text = std::fs::read_to_string(path).expect("just written");
@@ -126,25 +118,11 @@ fn profiles_of_another_program_read_too() {
         assert!(node_table.rows.iter().any(|n| n.phase.is_none()));
         let table = read_activation_stats(&paths.activations).expect("an activation table");
         assert_eq!(table.rows.len(), activations, "{model}");
-        assert_eq!(
-            table.missing,
-            ["avg_swap_time_s", "recompute_ratio"],
-            "{model}"
-        );
+        assert_eq!(table.missing, ["avg_swap_time_s", "recompute_ratio"], "{model}");
         assert_eq!(table.rows[1].last_forward, None);
-        assert!(
-            table
-                .rows
-                .iter()
-                .all(|a| a.recomp_time.is_some() && a.swap_time.is_none())
-        );
-        check_tables(
-            &paths.nodes,
-            &node_table.rows,
-            &paths.activations,
-            &table.rows,
-        )
-        .expect("they can be true");
+        assert!(table.rows.iter().all(|a| a.recomp_time.is_some() && a.swap_time.is_none()));
+        check_tables(&paths.nodes, &node_table.rows, &paths.activations, &table.rows)
+            .expect("they can be true");
     }
 }
 
@@ -166,36 +144,12 @@ fn bad_cells_are_named_with_line_and_column() {
     let row = |text: &str| format!("{HEADER}a,activation,1,2,3,4,5,0.5\n{text}\n");
     let check =
         |name: &str, text: &str, expected: &str| check_complaint(name, &row(text), expected);
-    check(
-        "size",
-        "b,activation,1,2,3,4,-5,0.5",
-        "line 3: `median_mem_size_bytes` is \"-5\"",
-    );
-    check(
-        "rank",
-        "b,activation,1,-2,3,4,5,0.5",
-        "`last_fw_use_rank` is \"-2\"",
-    );
-    check(
-        "time",
-        "b,activation,1,2,3,4,5,NaN",
-        "`recomp_time_s` is \"NaN\"",
-    );
-    check(
-        "negative",
-        "b,activation,1,2,3,4,5,-1",
-        "`recomp_time_s` is \"-1\"",
-    );
-    check(
-        "kind",
-        "b,activity,1,2,3,4,5,1",
-        "`node_type` is \"activity\"",
-    );
-    check(
-        "name",
-        ",activation,1,2,3,4,5,1",
-        "`activation_name` is \"\"",
-    );
+    check("size", "b,activation,1,2,3,4,-5,0.5", "line 3: `median_mem_size_bytes` is \"-5\"");
+    check("rank", "b,activation,1,-2,3,4,5,0.5", "`last_fw_use_rank` is \"-2\"");
+    check("time", "b,activation,1,2,3,4,5,NaN", "`recomp_time_s` is \"NaN\"");
+    check("negative", "b,activation,1,2,3,4,5,-1", "`recomp_time_s` is \"-1\"");
+    check("kind", "b,activity,1,2,3,4,5,1", "`node_type` is \"activity\"");
+    check("name", ",activation,1,2,3,4,5,1", "`activation_name` is \"\"");
     check("short", "b,activation,1", "fields");
 }
 

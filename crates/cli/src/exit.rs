@@ -82,9 +82,7 @@ pub(crate) fn code(error: &anyhow::Error) -> ExitCode {
             return of_training(error);
         }
         if cause.is::<NothingFits>()
-            || cause
-                .downcast_ref::<EngineError>()
-                .is_some_and(is_out_of_memory)
+            || cause.downcast_ref::<EngineError>().is_some_and(is_out_of_memory)
         {
             return Some(INFEASIBLE);
         }
@@ -154,10 +152,7 @@ fn of_training(error: &rekindle::Error) -> Option<u8> {
 /// The code for a model that cannot be built: a mistake, unless no machine could hold it.
 fn of_model(error: &ModelError) -> u8 {
     match error {
-        ModelError::Program {
-            source: ProgramError::TooLarge { .. },
-            ..
-        } => INFEASIBLE,
+        ModelError::Program { source: ProgramError::TooLarge { .. }, .. } => INFEASIBLE,
         _ => USAGE,
     }
 }
@@ -168,10 +163,7 @@ pub(crate) fn is_out_of_memory(error: &EngineError) -> bool {
         error,
         EngineError::OutOfMemory { .. }
             | EngineError::Reserve { .. }
-            | EngineError::Kernel {
-                source: KernelError::Spill(SpillError::Memory(_)),
-                ..
-            }
+            | EngineError::Kernel { source: KernelError::Spill(SpillError::Memory(_)), .. }
     )
 }
 
@@ -189,10 +181,7 @@ mod tests {
 
     #[test]
     fn what_the_machine_lacks_has_its_code() {
-        let memory = || EngineError::OutOfMemory {
-            needed: Bytes(2),
-            available: Bytes(1),
-        };
+        let memory = || EngineError::OutOfMemory { needed: Bytes(2), available: Bytes(1) };
         check(memory(), INFEASIBLE);
         check(ProfileError::from(memory()), INFEASIBLE);
         check(rekindle::Error::from(memory()), INFEASIBLE);
@@ -200,10 +189,7 @@ mod tests {
         check(ProfileError::Spill(copy()), INFEASIBLE);
         let node = String::from("offload");
         let source = copy().into();
-        check(
-            ProfileError::from(EngineError::Kernel { node, source }),
-            INFEASIBLE,
-        );
+        check(ProfileError::from(EngineError::Kernel { node, source }), INFEASIBLE);
         let disk = EngineError::Kernel {
             node: "offload".into(),
             source: SpillError::Failed("no space".into()).into(),

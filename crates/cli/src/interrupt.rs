@@ -22,8 +22,6 @@ pub(crate) fn watch() {
 fn survive_large_files() {
     let came = std::sync::Arc::default();
     if let Err(error) = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, came) {
-        output::note(&format!(
-            "a limit on the size of files ends the tool: {error}"
-        ));
+        output::note(&format!("a limit on the size of files ends the tool: {error}"));
     }
 }

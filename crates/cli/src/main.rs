@@ -84,9 +84,6 @@ mod tests {
         let error = anyhow!("no such file").context("cannot read it");
         assert_eq!(super::message(&error), "cannot read it: no such file");
         let error = anyhow!("no plan\n  at a node").context("it does not fit");
-        assert_eq!(
-            super::message(&error),
-            "it does not fit\nno plan\n  at a node"
-        );
+        assert_eq!(super::message(&error), "it does not fit\nno plan\n  at a node");
     }
 }

@@ -84,11 +84,7 @@ pub(crate) fn visible(text: &str) -> String {
 /// Whether a character shows nothing, and may change how others are shown: control characters,
 /// line ends of other kinds, and marks for the direction of text.
 fn is_hidden(c: char) -> bool {
-    let marks = [
-        '\u{200e}'..='\u{200f}',
-        '\u{2028}'..='\u{202e}',
-        '\u{2066}'..='\u{2069}',
-    ];
+    let marks = ['\u{200e}'..='\u{200f}', '\u{2028}'..='\u{202e}', '\u{2066}'..='\u{2069}'];
     c.is_control() || marks.iter().any(|range| range.contains(&c))
 }
 
@@ -163,10 +159,7 @@ pub(crate) fn make_folder(folder: &Path) -> anyhow::Result<()> {
 }
 
 fn try_to_write(path: &Path) -> anyhow::Result<()> {
-    Ok(check_writable(path).map_err(|source| FileError::Write {
-        path: path.to_owned(),
-        source,
-    })?)
+    Ok(check_writable(path).map_err(|source| FileError::Write { path: path.to_owned(), source })?)
 }
 
 /// Where a file is or will be, however it is named; nothing for what is no file.
@@ -174,12 +167,7 @@ fn place(path: &Path) -> Option<PathBuf> {
     let path = destination(path);
     match path.exists() {
         true => path.is_file().then_some(path),
-        false => Some(
-            folder_of(&path)?
-                .canonicalize()
-                .ok()?
-                .join(path.file_name()?),
-        ),
+        false => Some(folder_of(&path)?.canonicalize().ok()?.join(path.file_name()?)),
     }
 }
 
@@ -200,10 +188,7 @@ fn check_folder(path: &Path) -> Result<(), UsageError> {
         (_, false) => format!("there is no folder {}; make it first", folder.display()),
         (false, true) => return Ok(()),
     };
-    Err(UsageError(format!(
-        "cannot write {}: {why}",
-        path.display()
-    )))
+    Err(UsageError(format!("cannot write {}: {why}", path.display())))
 }
 
 /// Writes `text` to `path` whole or not at all, and says so.
@@ -247,11 +232,7 @@ pub(crate) fn decisions_csv(rows: impl Iterator<Item = DecisionRow>) -> String {
         "first_bw_use_rank",
     ];
     let cells = |row: DecisionRow| {
-        let word = if row.recomputed {
-            "RECOMPUTE"
-        } else {
-            "RETAINED"
-        };
+        let word = if row.recomputed { "RECOMPUTE" } else { "RETAINED" };
         vec![
             text_cell(&row.name),
             word.into(),
@@ -289,15 +270,9 @@ mod tests {
     #[test]
     fn control_characters_are_made_visible() {
         check("plain ünïcödé 語\n\tline", "plain ünïcödé 語\n\tline");
-        check(
-            "\x1b[2J\x07\r\x7f\u{9b}",
-            "\\u001b[2J\\u0007\\u000d\\u007f\\u009b",
-        );
+        check("\x1b[2J\x07\r\x7f\u{9b}", "\\u001b[2J\\u0007\\u000d\\u007f\\u009b");
         check("\u{202e}txt.exe\u{2066}", "\\u202etxt.exe\\u2066");
-        check(
-            "\x1b]0;title\x1b[8mhidden",
-            "\\u001b]0;title\\u001b[8mhidden",
-        );
+        check("\x1b]0;title\x1b[8mhidden", "\\u001b]0;title\\u001b[8mhidden");
         check(&bold("name"), &bold("name"));
     }
 

@@ -89,11 +89,7 @@ fn line(what: &str, share: f64, elapsed: Duration, remark: &str) -> String {
         false => f64::NAN,
     };
     let comma = if remark.is_empty() { "" } else { ", " };
-    format!(
-        "{what}  [{bar}] {:3.0} %, {}{comma}{remark}",
-        100.0 * share,
-        remaining(left)
-    )
+    format!("{what}  [{bar}] {:3.0} %, {}{comma}{remark}", 100.0 * share, remaining(left))
 }
 
 fn remaining(seconds: f64) -> String {
@@ -143,10 +139,7 @@ pub(crate) struct Meter {
 
 impl Meter {
     pub(crate) fn new(limit: Option<Duration>) -> Meter {
-        Meter {
-            bar: Bar::new("planning"),
-            limit,
-        }
+        Meter { bar: Bar::new("planning"), limit }
     }
 
     /// Begins another piece of work; the time limit counts from here.
@@ -194,21 +187,12 @@ mod tests {
     #[test]
     fn a_line_says_how_long_it_takes() {
         let at = |share, seconds, remark| line("it", share, Duration::from_secs(seconds), remark);
-        assert_eq!(
-            at(0.25, 5, ""),
-            "it  [######------------------]  25 %, 15 s left"
-        );
+        assert_eq!(at(0.25, 5, ""), "it  [######------------------]  25 %, 15 s left");
         assert_eq!(
             at(0.5, 600, "best so far"),
             "it  [############------------]  50 %, 10 min left, best so far"
         );
-        assert_eq!(
-            at(0.0, 9, ""),
-            "it  [------------------------]   0 %, estimating"
-        );
-        assert_eq!(
-            at(1.0, 9, ""),
-            "it  [########################] 100 %, 0 s left"
-        );
+        assert_eq!(at(0.0, 9, ""), "it  [------------------------]   0 %, estimating");
+        assert_eq!(at(1.0, 9, ""), "it  [########################] 100 %, 0 s left");
     }
 }

@@ -19,45 +19,20 @@ pub(crate) fn text(graph: &Graph, planned: &Planned, took: Duration, verbose: bo
     };
     let (plan, stats) = (&planned.plan, &planned.stats);
     let share = |bytes: Bytes| percent(bytes.get() as f64 / stats.plain_peak.get().max(1) as f64);
-    line(
-        "graph",
-        format!("{}, {} nodes", graph.name(), graph.nodes().len()),
-    );
-    line(
-        "budget",
-        format!("{} ({} of the plain peak)", plan.budget, share(plan.budget)),
-    );
+    line("graph", format!("{}, {} nodes", graph.name(), graph.nodes().len()));
+    line("budget", format!("{} ({} of the plain peak)", plan.budget, share(plan.budget)));
     let strategy = plan.strategy.as_deref().unwrap_or("unknown");
     line("strategy", strategy.into());
-    line(
-        "peak",
-        format!(
-            "{} -> {} ({})",
-            stats.plain_peak,
-            plan.peak,
-            share(plan.peak)
-        ),
-    );
+    line("peak", format!("{} -> {} ({})", stats.plain_peak, plan.peak, share(plan.peak)));
     line(
         "time",
-        format!(
-            "{} -> {} (+{})",
-            stats.plain_time,
-            plan.time,
-            percent(planned.overhead())
-        ),
+        format!("{} -> {} (+{})", stats.plain_time, plan.time, percent(planned.overhead())),
     );
     line("bound", bound(planned));
     let (retained, recomputed) = by_choice(&planned.decisions);
-    line(
-        "retained",
-        format!("{} activations, {}", retained.len(), sum(&retained)),
-    );
+    line("retained", format!("{} activations, {}", retained.len(), sum(&retained)));
     for (reason, (count, bytes)) in by_reason(&retained) {
-        line(
-            "",
-            format!("{count:>5} {:>12}  {reason}", bytes.to_string()),
-        );
+        line("", format!("{count:>5} {:>12}  {reason}", bytes.to_string()));
     }
     line(
         "recomputed",
@@ -70,18 +45,9 @@ pub(crate) fn text(graph: &Graph, planned: &Planned, took: Duration, verbose: bo
     );
     for d in top(&recomputed) {
         let name = graph.storage_name(d.storage);
-        line(
-            "",
-            format!(
-                "{:>12}  {:>10}  {name}",
-                d.bytes.to_string(),
-                d.spent.to_string()
-            ),
-        );
+        line("", format!("{:>12}  {:>10}  {name}", d.bytes.to_string(), d.spent.to_string()));
     }
-    let at = stats
-        .peak_node
-        .map_or("the start", |id| &graph.node(id).name);
+    let at = stats.peak_node.map_or("the start", |id| &graph.node(id).name);
     line(
         "at the peak",
         format!(
@@ -159,10 +125,7 @@ fn bound(planned: &Planned) -> String {
     match planned.status {
         Status::Optimal => "no plan under this budget is faster".into(),
         Status::Feasible { gap } => {
-            format!(
-                "any plan takes at least +{least}; this one is within {} of it",
-                percent(gap)
-            )
+            format!("any plan takes at least +{least}; this one is within {} of it", percent(gap))
         }
         Status::LimitReached { gap } => format!(
             "any plan takes at least +{least}; stopped at the time limit within {} of it",
@@ -198,12 +161,7 @@ fn sum(decisions: &[&Decision]) -> Bytes {
 /// The recomputations that cost the most time.
 fn top<'d>(recomputed: &[&'d Decision]) -> Vec<&'d Decision> {
     let mut sorted = recomputed.to_vec();
-    sorted.sort_by(|a, b| {
-        b.spent
-            .get()
-            .total_cmp(&a.spent.get())
-            .then(a.storage.cmp(&b.storage))
-    });
+    sorted.sort_by(|a, b| b.spent.get().total_cmp(&a.spent.get()).then(a.storage.cmp(&b.storage)));
     sorted.truncate(TOP);
     sorted
 }

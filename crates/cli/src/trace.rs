@@ -30,11 +30,7 @@ pub(crate) struct Trace {
 impl Trace {
     /// Begins now.
     pub(crate) fn new() -> Trace {
-        Trace {
-            began: Instant::now(),
-            slices: Vec::new(),
-            started: 0.0,
-        }
+        Trace { began: Instant::now(), slices: Vec::new(), started: 0.0 }
     }
 
     fn now(&self) -> f64 {

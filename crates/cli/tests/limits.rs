@@ -38,11 +38,7 @@ fn sizes_that_no_machine_has_are_an_error() {
     // The second is small enough for every tensor before the position ids.
     for sizes in ["--sequence", "--image-size", "--batch-size"] {
         for size in ["100000000000", "30000000000", &most] {
-            let model = if sizes == "--image-size" {
-                "resnet18"
-            } else {
-                "transformer-tiny"
-            };
+            let model = if sizes == "--image-size" { "resnet18" } else { "transformer-tiny" };
             let line = format!("run {model} {sizes} {size}");
             limited(&folder, "ulimit -v 2000000", &line).fails(3, &["reduce the batch"]);
         }
@@ -54,11 +50,7 @@ fn sizes_that_no_machine_has_are_an_error() {
 #[test]
 fn threads_that_cannot_start_are_an_error() {
     let folder = Folder::new("threads");
-    let ran = limited(
-        &folder,
-        "ulimit -v 1000000",
-        "run mlp --batch-size 1 --threads 1024",
-    );
+    let ran = limited(&folder, "ulimit -v 1000000", "run mlp --batch-size 1 --threads 1024");
     ran.fails(1, &["of 1024 threads", "--threads"]);
 }
 
@@ -94,9 +86,7 @@ fn what_is_no_regular_file_is_not_read() {
         "run mlp --resume @",
     ] {
         for file in ["fifo", "/dev/zero"] {
-            let words = line
-                .split(' ')
-                .map(|word| if word == "@" { file } else { word });
+            let words = line.split(' ').map(|word| if word == "@" { file } else { word });
             let line = words.collect::<Vec<_>>().join(" ");
             folder.rekindle(&line).fails(5, &[file, "no regular file"]);
         }
@@ -114,11 +104,8 @@ fn an_output_that_cannot_be_written_costs_no_training() {
     std::fs::write(folder.0.join("file"), "in the way").expect("writable");
     for flag in ["save", "checkpoint", "trace", "report"] {
         for place in ["file/it", "/proc/it"] {
-            let flag = if flag == "report" {
-                "--budget 90% --report="
-            } else {
-                &format!("--{flag} ")
-            };
+            let flag =
+                if flag == "report" { "--budget 90% --report=" } else { &format!("--{flag} ") };
             let ran = folder.rekindle(&format!("{SMALL} --steps 1 {flag}{place}"));
             assert!(ran.code == 2 || ran.code == 5, "{flag}{place}: {}", ran.err);
             assert!(ran.err.contains(place), "{flag}{place}: {}", ran.err);
@@ -148,9 +135,7 @@ fn what_a_killed_run_left_goes_with_the_next_file() {
     std::fs::write(left("c.safetensors.123-4"), "half").expect("writable");
     let held = File::create(left("other.7-0")).expect("writable");
     held.lock().expect("locks work");
-    folder
-        .rekindle("plan @mlp-b256 --budget 100% --effort 0 --out plan.json")
-        .works();
+    folder.rekindle("plan @mlp-b256 --budget 100% --effort 0 --out plan.json").works();
     assert_eq!(folder.files(), ["other.7-0.rekindle-partial", "plan.json"]);
 }
 
@@ -172,35 +157,16 @@ fn control_characters_in_names_do_not_reach_the_terminal() {
     let smallest = show("plan g.json --budget 1");
     let file = show("plan \u{1b}]0;x.json --budget 1");
     let flag = show("plan --\u{1b}]0;x");
-    assert!(
-        plan.out.contains("\\u001b[2J\\u009b8m\\u202e"),
-        "{}",
-        plan.out
-    );
-    assert_eq!(
-        [plan.code, smallest.code, file.code, flag.code],
-        [0, 3, 5, 2]
-    );
+    assert!(plan.out.contains("\\u001b[2J\\u009b8m\\u202e"), "{}", plan.out);
+    assert_eq!([plan.code, smallest.code, file.code, flag.code], [0, 3, 5, 2]);
     for text in [plan.out, plan.err, smallest.err, file.err, flag.err] {
-        let ours = [
-            "\u{1b}[0m",
-            "\u{1b}[1m",
-            "\u{1b}[1;31m",
-            "\u{1b}[1;32m",
-            "\u{1b}[1;33m",
-        ];
-        let rest = ours
-            .iter()
-            .fold(text, |text, colour| text.replace(colour, ""));
-        let hidden = rest
-            .chars()
-            .find(|c| c.is_control() && *c != '\n' || *c == '\u{202e}');
+        let ours = ["\u{1b}[0m", "\u{1b}[1m", "\u{1b}[1;31m", "\u{1b}[1;32m", "\u{1b}[1;33m"];
+        let rest = ours.iter().fold(text, |text, colour| text.replace(colour, ""));
+        let hidden = rest.chars().find(|c| c.is_control() && *c != '\n' || *c == '\u{202e}');
         assert_eq!(hidden, None, "{rest:?}");
     }
     // A file keeps the names as they are, and so does JSON for whoever reads it.
-    let json = folder
-        .rekindle("rewrite g.json plan.json --json --quiet")
-        .works();
+    let json = folder.rekindle("rewrite g.json plan.json --json --quiet").works();
     assert!(!json.contains('\u{9b}'), "{json}");
     let read: Result<serde_json::Value, _> = serde_json::from_str(&json);
     assert!(read.is_ok(), "{json}");
@@ -216,11 +182,7 @@ fn of_many_violations_the_first_are_printed() {
     );
     std::fs::write(folder.0.join("plan.json"), plan).expect("writable");
     let ran = folder.rekindle("verify @mlp-b256 plan.json");
-    assert!(
-        ran.err.lines().count() < 30,
-        "{} lines",
-        ran.err.lines().count()
-    );
+    assert!(ran.err.lines().count() < 30, "{} lines", ran.err.lines().count());
     ran.fails(4, &["not valid", "more"]);
     let ran = folder.rekindle("verify @mlp-b256 plan.json --json");
     let found: serde_json::Value = serde_json::from_str(&ran.out).expect("JSON");

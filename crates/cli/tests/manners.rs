@@ -84,19 +84,11 @@ fn help_fits_in_a_terminal() {
 fn mistyped_words_get_a_suggestion() {
     let folder = Folder::new("mistyped");
     folder.rekindle("plann").fails(2, &["plan"]);
-    folder
-        .rekindle("run mlp --bugdet 1GiB")
-        .fails(2, &["--budget"]);
+    folder.rekindle("run mlp --bugdet 1GiB").fails(2, &["--budget"]);
     folder.rekindle("run resnet5").fails(2, &["resnet50"]);
-    folder
-        .rekindle("plan resnt50 --budget 50%")
-        .fails(2, &["did you mean `resnet50`"]);
-    folder
-        .rekindle("plan resnet50 --budget 50%")
-        .fails(2, &["--batch-size"]);
-    folder
-        .rekindle("run mlp --optimizer adan")
-        .fails(2, &["'adam'"]);
+    folder.rekindle("plan resnt50 --budget 50%").fails(2, &["did you mean `resnet50`"]);
+    folder.rekindle("plan resnet50 --budget 50%").fails(2, &["--batch-size"]);
+    folder.rekindle("run mlp --optimizer adan").fails(2, &["'adam'"]);
     folder.rekindle("completions bahs").fails(2, &["bash"]);
 }
 
@@ -116,11 +108,7 @@ fn quiet_leaves_results_and_errors() {
     let folder = Folder::new("quiet");
     let line = "plan @mlp-b256 --budget 1GiB --out plan.json";
     let ran = folder.rekindle(line);
-    assert!(
-        ran.err.contains("note:") && ran.err.contains("wrote"),
-        "{}",
-        ran.err
-    );
+    assert!(ran.err.contains("note:") && ran.err.contains("wrote"), "{}", ran.err);
     assert!(!ran.err.contains('\x1b'), "no colours in a file");
     let ran = folder.rekindle(&format!("--quiet {line}"));
     assert_eq!(ran.err, "");
@@ -133,11 +121,7 @@ fn quiet_leaves_results_and_errors() {
 #[test]
 fn a_closed_pipe_is_silent() {
     let folder = Folder::new("pipe");
-    for line in [
-        "models",
-        "plan @mlp-b256 --budget 1GiB --verbose",
-        "completions bash",
-    ] {
+    for line in ["models", "plan @mlp-b256 --budget 1GiB --verbose", "completions bash"] {
         // The reader is gone before the first word.
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
@@ -153,25 +137,15 @@ fn a_full_disk_is_an_error_and_no_panic() {
     let full = || File::create("/dev/full").expect("Linux has one");
     let ran = Ran::of(folder.command("models").stdout(full()));
     ran.fails(5, &["standard output", "space"]);
-    let ran = Ran::of(
-        folder
-            .command("plan nowhere.json --budget 1GiB")
-            .stderr(full()),
-    );
+    let ran = Ran::of(folder.command("plan nowhere.json --budget 1GiB").stderr(full()));
     assert_eq!(ran.code, 5);
     // Nothing takes the device's place, and the error names it.
     let ran = folder.rekindle("plan @mlp-b256 --budget 1GiB --out /dev/full");
     ran.fails(5, &["/dev/full", "space"]);
     let ran = folder.rekindle(&format!("run {SMALL} --steps 1 --checkpoint /dev/full"));
     ran.fails(5, &["/dev/full"]);
-    assert!(
-        !std::fs::metadata("/dev/full")
-            .expect("still there")
-            .is_file()
-    );
-    folder
-        .rekindle("plan @mlp-b256 --budget 1GiB --out /dev/null")
-        .works();
+    assert!(!std::fs::metadata("/dev/full").expect("still there").is_file());
+    folder.rekindle("plan @mlp-b256 --budget 1GiB --out /dev/null").works();
 }
 
 #[test]
@@ -187,9 +161,7 @@ fn files_that_cannot_be_are_told_apart() {
         "run mlp --checkpoint folder",
         "compare mlp --csv folder",
     ] {
-        folder
-            .rekindle(line)
-            .fails(2, &["folder", "name a file in it"]);
+        folder.rekindle(line).fails(2, &["folder", "name a file in it"]);
     }
     for line in [
         "plan folder --budget 90%",
@@ -212,9 +184,7 @@ fn files_that_cannot_be_are_told_apart() {
         let line = "profile mlp --batch-size 1 --warmup 0 --measured 1 --out /proc/profile";
         folder.rekindle(line).fails(5, &["/proc/profile"]);
     }
-    folder
-        .rekindle("profile mlp --out text")
-        .fails(5, &["text"]);
+    folder.rekindle("profile mlp --out text").fails(5, &["text"]);
     assert_eq!(folder.read("text"), "no graph", "nothing was overwritten");
     assert_eq!(folder.files(), ["folder", "text"]);
 }
@@ -228,11 +198,7 @@ fn a_file_that_is_named_twice_is_not_written() {
     std::fs::copy(corpus, folder.0.join("g.json")).expect("it is there");
     std::os::unix::fs::symlink("g.json", folder.0.join("link")).expect("links work");
     std::os::unix::fs::symlink("gone", folder.0.join("to-gone")).expect("links work");
-    let before = (
-        folder.files(),
-        folder.read("g.json"),
-        folder.read("plan.json"),
-    );
+    let before = (folder.files(), folder.read("g.json"), folder.read("plan.json"));
     for line in [
         "plan g.json --budget 100% --out g.json",
         "plan link --budget 100% --decisions ./g.json",
@@ -248,11 +214,7 @@ fn a_file_that_is_named_twice_is_not_written() {
     ] {
         folder.rekindle(line).fails(2, &["named twice"]);
     }
-    let after = (
-        folder.files(),
-        folder.read("g.json"),
-        folder.read("plan.json"),
-    );
+    let after = (folder.files(), folder.read("g.json"), folder.read("plan.json"));
     assert_eq!(before, after);
     // A device takes everything.
     folder
@@ -285,14 +247,9 @@ fn an_interrupted_run_leaves_a_whole_checkpoint() {
     let stderr = child.stderr.as_mut().expect("piped");
     stderr.read_to_string(&mut said).expect("text");
     assert_eq!(child.wait().expect("it ends").code(), Some(130), "{said}");
-    assert!(
-        said.contains("interrupted") && !said.contains("panicked"),
-        "{said}"
-    );
+    assert!(said.contains("interrupted") && !said.contains("panicked"), "{said}");
     assert_eq!(folder.files(), ["c.safetensors"]);
-    folder
-        .rekindle(&format!("run {SMALL} --steps 7 --resume c.safetensors"))
-        .works();
+    folder.rekindle(&format!("run {SMALL} --steps 7 --resume c.safetensors")).works();
 }
 
 #[test]
@@ -305,9 +262,7 @@ fn an_interrupted_profile_leaves_only_whole_files() {
     let mut child = command.spawn().expect("it starts");
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     // From the second on, files are being replaced most of the time.
-    let written = lines
-        .by_ref()
-        .filter(|line| line.as_ref().expect("text").starts_with("wrote"));
+    let written = lines.by_ref().filter(|line| line.as_ref().expect("text").starts_with("wrote"));
     assert_eq!(written.take(4).count(), 4);
     interrupt(&child);
     // Read on to the end: a closed pipe would be another reason to stop.
@@ -315,12 +270,7 @@ fn an_interrupted_profile_leaves_only_whole_files() {
     assert_eq!(child.wait().expect("it ends").code(), Some(130));
     let here = std::fs::read_dir(folder.0.join("here")).expect("it is there");
     let names = here.map(|entry| entry.expect("readable").file_name());
-    let names: Vec<_> = names
-        .map(|name| name.into_string().expect("text"))
-        .collect();
-    assert!(
-        names.iter().all(|name| !name.contains("partial")),
-        "{names:?}"
-    );
+    let names: Vec<_> = names.map(|name| name.into_string().expect("text")).collect();
+    assert!(names.iter().all(|name| !name.contains("partial")), "{names:?}");
     assert!(rekindle_analysis::read_profile(&folder.0.join("here"), "mlp", 1).is_ok());
 }

@@ -25,10 +25,7 @@ fn the_batch_that_is_named_trains_in_the_budget_and_the_plain_one_is_the_largest
     assert!(bytes(&found["refused"]["batch"]) > batch, "{found:#}");
 
     let run = |arguments: &str| folder.rekindle(&format!("run {SMALL} --steps 1 {arguments}"));
-    run(&format!(
-        "--plain --budget {budget} --batch-size {plain_batch}"
-    ))
-    .works();
+    run(&format!("--plain --budget {budget} --batch-size {plain_batch}")).works();
     let next = plain_batch + 1;
     run(&format!("--plain --budget {budget} --batch-size {next}")).fails(3, &["plain step"]);
     let ran = run(&format!("--budget {budget} --batch-size {batch} --json")).works();
@@ -39,22 +36,12 @@ fn the_batch_that_is_named_trains_in_the_budget_and_the_plain_one_is_the_largest
 #[test]
 fn an_overhead_that_is_allowed_bounds_the_batch() {
     let folder = Folder::new("max-batch-overhead");
-    let found = folder.rekindle(&format!(
-        "max-batch {SMALL} --budget 24MiB --max-overhead 0% --json"
-    ));
+    let found =
+        folder.rekindle(&format!("max-batch {SMALL} --budget 24MiB --max-overhead 0% --json"));
     let found: Value = serde_json::from_str(&found.works()).expect("JSON");
     assert_eq!(found["planned"]["predicted_overhead"].as_f64(), Some(0.0));
-    let text = folder
-        .rekindle(&format!("max-batch {SMALL} --budget 24MiB"))
-        .works();
-    for word in [
-        "plain",
-        "planned",
-        "a sample",
-        "Batch",
-        "no violation",
-        "rekindle compare",
-    ] {
+    let text = folder.rekindle(&format!("max-batch {SMALL} --budget 24MiB")).works();
+    for word in ["plain", "planned", "a sample", "Batch", "no violation", "rekindle compare"] {
         assert!(text.contains(word), "{word:?} is not in:\n{text}");
     }
 }
@@ -65,15 +52,9 @@ fn what_cannot_be_is_refused_with_a_reason() {
     folder
         .rekindle(&format!("max-batch {SMALL} --budget 1MiB"))
         .fails(3, &["smallest arena known"]);
+    folder.rekindle(&format!("max-batch {SMALL} --budget 50%")).fails(2, &["which batch size"]);
     folder
-        .rekindle(&format!("max-batch {SMALL} --budget 50%"))
-        .fails(2, &["which batch size"]);
-    folder
-        .rekindle(&format!(
-            "max-batch {SMALL} --budget 1GiB --max-overhead 20"
-        ))
+        .rekindle(&format!("max-batch {SMALL} --budget 1GiB --max-overhead 20"))
         .fails(2, &["20%"]);
-    folder
-        .rekindle("max-batch transformer-tinny --budget 1GiB")
-        .fails(2, &["transformer-tiny"]);
+    folder.rekindle("max-batch transformer-tinny --budget 1GiB").fails(2, &["transformer-tiny"]);
 }

@@ -34,11 +34,7 @@ fn a_plan_is_written_and_passes_the_check() {
     let header = "activation_name,decision,median_mem_size_bytes,recomp_time_s,creation_rank,\
                   first_bw_use_rank";
     assert_eq!(lines.next(), Some(header));
-    let count = |word: &str| {
-        csv.lines()
-            .filter(|l| l.split(',').nth(1) == Some(word))
-            .count()
-    };
+    let count = |word: &str| csv.lines().filter(|l| l.split(',').nth(1) == Some(word)).count();
     assert!(count("RECOMPUTE") > 0 && count("RETAINED") > 0);
     assert_eq!(count("RECOMPUTE") + count("RETAINED"), lines.count());
 
@@ -82,12 +78,7 @@ fn a_budget_that_cannot_be_met_writes_nothing() {
     let ran = folder.rekindle("plan @mlp-b256 --budget 1MiB --out plan.json --decisions d.csv");
     ran.fails(
         3,
-        &[
-            "1.00 MiB",
-            "smallest budget with a known plan",
-            "proven lower bound",
-            "must coexist",
-        ],
+        &["1.00 MiB", "smallest budget with a known plan", "proven lower bound", "must coexist"],
     );
     assert!(folder.files().is_empty());
 }
@@ -96,17 +87,14 @@ fn a_budget_that_cannot_be_met_writes_nothing() {
 fn the_smallest_budget_named_in_the_refusal_works() {
     let folder = Folder::new("smallest");
     for strategy in ["search", "mutwo", "sqrt"] {
-        let ran = folder.rekindle(&format!(
-            "plan @unet-b8 --budget 1% --effort 0 --strategy {strategy}"
-        ));
+        let ran =
+            folder.rekindle(&format!("plan @unet-b8 --budget 1% --effort 0 --strategy {strategy}"));
         assert_eq!(ran.code, 3, "{}", ran.err);
         let line = ran.err.lines().find(|l| l.contains("smallest budget"));
         let bytes = line.and_then(|l| l.split(['(', ' ']).rev().nth(1));
         let bytes = bytes.expect("a number of bytes").to_owned();
         folder
-            .rekindle(&format!(
-                "plan @unet-b8 --budget {bytes} --effort 0 --strategy {strategy}"
-            ))
+            .rekindle(&format!("plan @unet-b8 --budget {bytes} --effort 0 --strategy {strategy}"))
             .works();
     }
 }
@@ -133,20 +121,12 @@ fn nonsense_budgets_each_get_a_word() {
 fn a_budget_above_the_peak_gives_the_plain_schedule_and_says_so() {
     let folder = Folder::new("above");
     let ran = folder.rekindle("plan @mlp-b256 --budget 1GiB --out plan.json");
-    assert!(
-        ran.err.contains("above the plain step's peak"),
-        "{}",
-        ran.err
-    );
+    assert!(ran.err.contains("above the plain step's peak"), "{}", ran.err);
     let out = ran.works();
     assert!(out.contains("no plan under this budget is faster"), "{out}");
     let plan = Plan::from_json(&folder.read("plan.json")).expect("a plan");
-    let mut runs: Vec<_> = plan
-        .schedule
-        .steps
-        .iter()
-        .filter(|s| matches!(s, Step::Run(_)))
-        .collect();
+    let mut runs: Vec<_> =
+        plan.schedule.steps.iter().filter(|s| matches!(s, Step::Run(_))).collect();
     let count = runs.len();
     runs.dedup();
     assert_eq!(runs.len(), count);
@@ -155,28 +135,16 @@ fn a_budget_above_the_peak_gives_the_plain_schedule_and_says_so() {
 #[test]
 fn bad_files_and_arguments_are_told_apart() {
     let folder = Folder::new("bad");
-    folder
-        .rekindle("plan nowhere.json --budget 1GiB")
-        .fails(5, &["nowhere.json"]);
+    folder.rekindle("plan nowhere.json --budget 1GiB").fails(5, &["nowhere.json"]);
     std::fs::write(folder.0.join("half.json"), "{\"format\": ").expect("writable");
-    folder
-        .rekindle("plan half.json --budget 1GiB")
-        .fails(5, &["half.json", "not a graph"]);
-    folder
-        .rekindle("verify @mlp-b256 half.json")
-        .fails(5, &["half.json", "not a plan"]);
+    folder.rekindle("plan half.json --budget 1GiB").fails(5, &["half.json", "not a graph"]);
+    folder.rekindle("verify @mlp-b256 half.json").fails(5, &["half.json", "not a plan"]);
     folder
         .rekindle("plan @mlp-b256 --budget 90% --out no/such/folder/plan.json")
         .fails(2, &["no/such/folder"]);
-    folder
-        .rekindle("plan @mlp-b256 --budget 90% --strategy magic")
-        .fails(2, &["magic", "search"]);
-    folder
-        .rekindle("plan @mlp-b256 --budget 90% --effort 99")
-        .fails(2, &["99"]);
-    folder
-        .rekindle("plan @mlp-b256 --budget 90% --time-limit 0")
-        .fails(2, &["time limit"]);
+    folder.rekindle("plan @mlp-b256 --budget 90% --strategy magic").fails(2, &["magic", "search"]);
+    folder.rekindle("plan @mlp-b256 --budget 90% --effort 99").fails(2, &["99"]);
+    folder.rekindle("plan @mlp-b256 --budget 90% --time-limit 0").fails(2, &["time limit"]);
     folder.rekindle("plan @mlp-b256").fails(2, &["--budget"]);
     assert_eq!(folder.files(), ["half.json"]);
 }
@@ -184,9 +152,7 @@ fn bad_files_and_arguments_are_told_apart() {
 #[test]
 fn verify_lists_every_violation() {
     let folder = Folder::new("violations");
-    folder
-        .rekindle("plan @mlp-b256 --budget 100% --out plan.json")
-        .works();
+    folder.rekindle("plan @mlp-b256 --budget 100% --out plan.json").works();
     let mut plan = Plan::from_json(&folder.read("plan.json")).expect("a plan");
     plan.peak.0 -= 1;
     plan.time.0 += 100.0;
@@ -201,9 +167,7 @@ fn verify_lists_every_violation() {
     assert_eq!(told["valid"], false);
     let violations = told["violations"].as_array().expect("a list");
     assert!(violations.len() >= 3, "{told:#}");
-    folder
-        .rekindle("verify @vgg16-b32 plan.json")
-        .fails(4, &["mlp-b256", "vgg16-b32"]);
+    folder.rekindle("verify @vgg16-b32 plan.json").fails(4, &["mlp-b256", "vgg16-b32"]);
 }
 
 #[test]
@@ -260,9 +224,7 @@ fn the_frontier_is_monotone_in_both_directions() {
             assert!(pair[1][2] >= pair[0][2], "times never fall:\n{csv}");
         }
     }
-    folder
-        .rekindle("frontier @unet-b8 --points 1")
-        .fails(2, &["points"]);
+    folder.rekindle("frontier @unet-b8 --points 1").fails(2, &["points"]);
 }
 
 #[test]

@@ -11,15 +11,8 @@ const QUICK: &str = "--warmup 0 --measured 1 --quiet";
 #[test]
 fn a_profile_leaves_its_files_and_its_pictures() {
     let folder = Folder::new("profile");
-    let out = folder
-        .rekindle(&format!("profile mlp --batch-sizes 1,2 --out here {QUICK}"))
-        .works();
-    for word in [
-        "mlp, batch 1",
-        "mlp, batch 2",
-        "feature maps",
-        "inactive time",
-    ] {
+    let out = folder.rekindle(&format!("profile mlp --batch-sizes 1,2 --out here {QUICK}")).works();
+    for word in ["mlp, batch 1", "mlp, batch 2", "feature maps", "inactive time"] {
         assert!(out.contains(word), "{word}: {out}");
     }
     for size in [1, 2] {
@@ -28,41 +21,22 @@ fn a_profile_leaves_its_files_and_its_pictures() {
         assert!(!profile.activations.is_empty());
     }
     let mut expected = vec!["mlp_breakdown", "mlp_memory", "mlp_peak_memory"];
-    expected.extend([
-        "mlp_bs1_node_run_time",
-        "mlp_bs1_node_peak_memory",
-        "mlp_bs1_memory",
-    ]);
-    expected.extend([
-        "mlp_bs2_activation_size",
-        "mlp_bs2_activation_inactive_time",
-    ]);
+    expected.extend(["mlp_bs1_node_run_time", "mlp_bs1_node_peak_memory", "mlp_bs1_memory"]);
+    expected.extend(["mlp_bs2_activation_size", "mlp_bs2_activation_inactive_time"]);
     for name in expected {
-        assert!(
-            folder.read(&format!("here/{name}.svg")).starts_with("<svg"),
-            "{name}"
-        );
-        assert!(
-            folder.0.join(format!("here/{name}.png")).is_file(),
-            "{name}"
-        );
+        assert!(folder.read(&format!("here/{name}.svg")).starts_with("<svg"), "{name}");
+        assert!(folder.0.join(format!("here/{name}.png")).is_file(), "{name}");
     }
     let left = std::fs::read_dir(folder.0.join("here")).expect("it is there");
     let names = left.map(|entry| entry.expect("readable").file_name());
-    assert!(
-        !names
-            .into_iter()
-            .any(|n| n.to_string_lossy().contains("partial"))
-    );
+    assert!(!names.into_iter().any(|n| n.to_string_lossy().contains("partial")));
 }
 
 #[test]
 fn a_summary_is_json_for_programs() {
     let folder = Folder::new("profile-json");
     let out = folder
-        .rekindle(&format!(
-            "profile mlp --batch-size 2 --out . --json --no-pictures {QUICK}"
-        ))
+        .rekindle(&format!("profile mlp --batch-size 2 --out . --json --no-pictures {QUICK}"))
         .works();
     let summary: serde_json::Value = serde_json::from_str(&out).expect("JSON and nothing else");
     let breakdown = summary[0]["peak_breakdown"].as_object().expect("an object");
@@ -92,15 +66,9 @@ fn a_step_that_does_not_fit_is_profiled_with_swaps() {
 fn what_cannot_be_is_refused_before_anything_is_written() {
     let folder = Folder::new("profile-refused");
     folder.rekindle("profile mpl").fails(2, &["mlp"]);
-    folder
-        .rekindle("profile mlp --batch-size 0")
-        .fails(2, &["batch-size"]);
-    folder
-        .rekindle("profile mlp --measured 0")
-        .fails(2, &["measured"]);
-    folder
-        .rekindle("profile mlp --spill-dir .")
-        .fails(2, &["--memory-limit"]);
+    folder.rekindle("profile mlp --batch-size 0").fails(2, &["batch-size"]);
+    folder.rekindle("profile mlp --measured 0").fails(2, &["measured"]);
+    folder.rekindle("profile mlp --spill-dir .").fails(2, &["--memory-limit"]);
     let tiny = folder.rekindle("profile mlp --batch-size 2 --memory-limit 1MiB --out .");
     tiny.fails(3, &["alone needs", "limit of 1.00 MiB"]);
     assert!(folder.files().is_empty(), "{:?}", folder.files());
@@ -131,7 +99,5 @@ fn a_trace_shows_one_more_step() {
     folder
         .rekindle("profile mlp --batch-sizes 1,2 --trace t.json")
         .fails(2, &["--trace", "--batch-sizes"]);
-    folder
-        .rekindle("profile mlp --trace gone/t.json")
-        .fails(2, &["gone"]);
+    folder.rekindle("profile mlp --trace gone/t.json").fails(2, &["gone"]);
 }

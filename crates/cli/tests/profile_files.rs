@@ -43,11 +43,7 @@ fn decisions_come_from_the_tables_alone() {
     assert_eq!(said["peak_bytes"], 116);
     assert_eq!(said["recomputed"]["activations"], 3);
     let csv = folder.read("d.csv");
-    assert_eq!(
-        csv.lines().nth(1),
-        Some("a,RECOMPUTE,10,0.004,0,5"),
-        "{csv}"
-    );
+    assert_eq!(csv.lines().nth(1), Some("a,RECOMPUTE,10,0.004,0,5"), "{csv}");
 }
 
 #[test]
@@ -56,28 +52,18 @@ fn what_cannot_be_met_or_makes_no_sense_is_an_error() {
     folder
         .rekindle(&format!("{FILES} --budget 100 --decisions d.csv"))
         .fails(3, &["lowest peak", "116"]);
-    folder
-        .rekindle(&format!("{FILES} --budget 116 --swap"))
-        .fails(2, &["avg_swap_time_s"]);
-    folder
-        .rekindle(&format!("{FILES} --budget 116 --out plan.json"))
-        .fails(2, &["--out"]);
+    folder.rekindle(&format!("{FILES} --budget 116 --swap")).fails(2, &["avg_swap_time_s"]);
+    folder.rekindle(&format!("{FILES} --budget 116 --out plan.json")).fails(2, &["--out"]);
     for (flag, word) in [
         ("--strategy sqrt", "sqrt needs a graph"),
         ("--report", "a report needs a graph"),
         ("--verbose", "needs a graph"),
         ("--decisions acts.csv", "named twice"),
     ] {
-        folder
-            .rekindle(&format!("{FILES} --budget 116 {flag}"))
-            .fails(2, &[word]);
+        folder.rekindle(&format!("{FILES} --budget 116 {flag}")).fails(2, &[word]);
     }
-    folder
-        .rekindle(&format!("{FILES} --budget 116 --strategy mutwo --effort 3"))
-        .works();
-    folder
-        .rekindle("plan --node-stats nodes.csv --budget 1")
-        .fails(2, &["--activation-stats"]);
+    folder.rekindle(&format!("{FILES} --budget 116 --strategy mutwo --effort 3")).works();
+    folder.rekindle("plan --node-stats nodes.csv --budget 1").fails(2, &["--activation-stats"]);
     folder
         .rekindle("plan --node-stats acts.csv --activation-stats acts.csv --budget 1")
         .fails(5, &["acts.csv"]);
@@ -88,11 +74,7 @@ fn what_cannot_be_met_or_makes_no_sense_is_an_error() {
 fn tables_that_contradict_themselves_are_refused_with_file_and_row() {
     let folder = folder("contradictions");
     let check = |file: &str, from: &str, to: &str, words: &[&str]| {
-        let text = if file == "nodes.csv" {
-            NODES
-        } else {
-            ACTIVATIONS
-        };
+        let text = if file == "nodes.csv" { NODES } else { ACTIVATIONS };
         assert!(text.contains(from), "{from}");
         std::fs::write(folder.0.join(file), text.replacen(from, to, 1)).expect("writable");
         let ran = folder.rekindle(&format!("{FILES} --budget 116 --decisions d.csv"));
@@ -100,36 +82,11 @@ fn tables_that_contradict_themselves_are_refused_with_file_and_row() {
         std::fs::write(folder.0.join(file), text).expect("writable");
     };
     let row = "2,c,activation,forward,0.001,120,120,cpu\n";
-    check(
-        "nodes.csv",
-        row,
-        "",
-        &["nodes.csv: row 5 (a_back)", "another rank is missing"],
-    );
-    check(
-        "nodes.csv",
-        row,
-        &row.repeat(2),
-        &["row 4 (c)", "also that of row 3"],
-    );
-    check(
-        "nodes.csv",
-        "120,120,cpu",
-        "120,121,cpu",
-        &["row 3 (c)", "more than the peak"],
-    );
-    check(
-        "acts.csv",
-        "2,4,4,6,",
-        "2,4,4,1000000000000,",
-        &["acts.csv: row 2 (b)", "live"],
-    );
-    check(
-        "acts.csv",
-        "b,activation,1,2,4",
-        "b,activation,1,2,1",
-        &["row 2 (b)", "first_bw"],
-    );
+    check("nodes.csv", row, "", &["nodes.csv: row 5 (a_back)", "another rank is missing"]);
+    check("nodes.csv", row, &row.repeat(2), &["row 4 (c)", "also that of row 3"]);
+    check("nodes.csv", "120,120,cpu", "120,121,cpu", &["row 3 (c)", "more than the peak"]);
+    check("acts.csv", "2,4,4,6,", "2,4,4,1000000000000,", &["acts.csv: row 2 (b)", "live"]);
+    check("acts.csv", "b,activation,1,2,4", "b,activation,1,2,1", &["row 2 (b)", "first_bw"]);
     let row = "c,activation,2,-1,3,3,4,0,0.001,4\n";
     check("acts.csv", row, &row.repeat(2), &["row 4 (c)", "row 3"]);
     assert_eq!(folder.files(), ["acts.csv", "nodes.csv"]);

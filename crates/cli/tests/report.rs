@@ -16,8 +16,7 @@ fn data(html: &str) -> Value {
 
 fn missing(page: &Value) -> Vec<&str> {
     let all = page["missing"].as_array().expect("a list").iter();
-    all.map(|m| m["section"].as_str().expect("a name"))
-        .collect()
+    all.map(|m| m["section"].as_str().expect("a name")).collect()
 }
 
 const STEM: &str = "transformer-tiny_bs4";
@@ -36,26 +35,18 @@ fn what_is_missing_is_named_and_its_command_makes_it() {
     let said = folder.rekindle("report .").works();
     assert!(said.contains("wrote ./index.html"), "{said}");
     let page = data(&folder.read("index.html"));
-    assert_eq!(
-        missing(&page),
-        ["memory", "activations", "frontier", "batches"]
-    );
+    assert_eq!(missing(&page), ["memory", "activations", "frontier", "batches"]);
     // The lines say what to type; typed with less work, they make the rest.
     let plan = format!("plan ./{STEM}.graph.json --budget 50% --out ./{STEM}.plan.json");
     let frontier = format!("frontier ./{STEM}.graph.json --out ./{STEM}.frontier.csv");
     let compare = "compare transformer-tiny --optimizer sgd --batch-sizes 4,8 --check --csv \
                    ./transformer-tiny.compare.csv";
     for line in [&plan, &frontier, compare] {
-        assert!(
-            said.contains(&format!("rekindle {line}")),
-            "{line} is not in {said}"
-        );
+        assert!(said.contains(&format!("rekindle {line}")), "{line} is not in {said}");
     }
     let plan = plan.replace("50%", "70% --effort 0");
     folder.rekindle(&plan).works();
-    folder
-        .rekindle(&(frontier + " --points 3 --effort 0"))
-        .works();
+    folder.rekindle(&(frontier + " --points 3 --effort 0")).works();
     let compare = format!("{compare} --budget 70% --steps 1 --effort 0");
     folder.rekindle(&compare).works();
     assert_eq!(folder.rekindle("report .").works(), "wrote ./index.html\n");
@@ -82,26 +73,17 @@ fn tables_without_a_graph_are_a_step_too() {
     assert!(said.contains(profile), "{said}");
     let page = data(&folder.read("page.html"));
     assert_eq!(missing(&page), ["memory", "batches"]);
-    assert!(
-        page["steps"][0]["nodes"]
-            .as_array()
-            .is_some_and(|n| n.len() > 50)
-    );
+    assert!(page["steps"][0]["nodes"].as_array().is_some_and(|n| n.len() > 50));
     assert_eq!(page["steps"][0]["schedules"], Value::Array(Vec::new()));
 }
 
 #[test]
 fn a_plan_of_another_step_is_not_shown() {
     let folder = profiled("other");
-    folder
-        .rekindle("plan @mlp-b256 --budget 100% --effort 0 --out mlp.plan.json")
-        .works();
+    folder.rekindle("plan @mlp-b256 --budget 100% --effort 0 --out mlp.plan.json").works();
     folder.rekindle("report .").works();
     let page = data(&folder.read("index.html"));
-    assert_eq!(
-        page["steps"][0]["schedules"].as_array().map(Vec::len),
-        Some(1)
-    );
+    assert_eq!(page["steps"][0]["schedules"].as_array().map(Vec::len), Some(1));
 }
 
 #[test]
@@ -115,10 +97,7 @@ fn only_commands_that_can_work_are_suggested() {
     }
     let said = folder.rekindle("report .").works();
     // Of the one, nothing can be won; half of the other is enough.
-    for line in [
-        "./unet-b8.json --budget 50%",
-        "./mlp-b256.json --budget 100%",
-    ] {
+    for line in ["./unet-b8.json --budget 50%", "./mlp-b256.json --budget 100%"] {
         assert!(said.contains(&format!("rekindle plan {line}")), "{said}");
         folder.rekindle(&format!("plan {line} --effort 0")).works();
     }
@@ -136,10 +115,7 @@ fn only_commands_that_can_work_are_suggested() {
     let whole = folder.0.display();
     let mut command = folder.command("report");
     let said = command::Ran::of(command.arg(&folder.0)).works();
-    assert!(
-        said.contains(&format!("rekindle plan '{whole}/unet-b8.json'")),
-        "{said}"
-    );
+    assert!(said.contains(&format!("rekindle plan '{whole}/unet-b8.json'")), "{said}");
 }
 
 #[test]
@@ -169,9 +145,7 @@ fn any_name_of_a_graph_gives_harmless_files() {
 fn a_pipe_in_the_folder_is_left_alone() {
     let folder = profiled("pipe");
     for name in ["a.json", "b.csv"] {
-        let made = std::process::Command::new("mkfifo")
-            .arg(folder.0.join(name))
-            .status();
+        let made = std::process::Command::new("mkfifo").arg(folder.0.join(name)).status();
         assert!(made.expect("mkfifo is there").success());
     }
     folder.rekindle("report .").works();
@@ -238,19 +212,11 @@ fn a_report_is_told_as_json() {
 fn a_small_demonstration_ends_in_a_report_that_lacks_nothing() {
     let folder = Folder::new("demo");
     let said = folder.rekindle("demo --small --quiet").works();
-    for word in [
-        "plan",
-        "verify",
-        "frontier",
-        "check",
-        "planned peak",
-        "index.html",
-    ] {
+    for word in ["plan", "verify", "frontier", "check", "planned peak", "index.html"] {
         assert!(said.contains(word), "{word} is not in {said}");
     }
     assert!(
-        said.lines()
-            .all(|line| line.chars().count() <= 80 || line.contains("index.html")),
+        said.lines().all(|line| line.chars().count() <= 80 || line.contains("index.html")),
         "{said}"
     );
     let page = data(&folder.read("rekindle-report/index.html"));

@@ -20,12 +20,7 @@ fn json(text: &str) -> Value {
 /// The bits of each loss, by step.
 fn losses(report: &Value) -> Vec<(u64, u64)> {
     let steps = report["steps"].as_array().expect("a list");
-    let one = |s: &Value| {
-        (
-            s["step"].as_u64().unwrap(),
-            s["loss_bits"].as_u64().unwrap(),
-        )
-    };
+    let one = |s: &Value| (s["step"].as_u64().unwrap(), s["loss_bits"].as_u64().unwrap());
     steps.iter().map(one).collect()
 }
 
@@ -33,20 +28,9 @@ fn losses(report: &Value) -> Vec<(u64, u64)> {
 fn a_run_shows_every_stage_and_stays_in_its_budget() {
     let folder = Folder::new("run");
     let out = folder
-        .rekindle(&format!(
-            "run {SMALL} --budget 70% --steps 2 --check --save w.safetensors"
-        ))
+        .rekindle(&format!("run {SMALL} --budget 70% --steps 2 --check --save w.safetensors"))
         .works();
-    for word in [
-        "budget",
-        "profile",
-        "plan",
-        "rewrite",
-        "verify",
-        "place",
-        "every bit",
-        "loss",
-    ] {
+    for word in ["budget", "profile", "plan", "rewrite", "verify", "place", "every bit", "loss"] {
         assert!(out.contains(word), "{word:?} is not in:\n{out}");
     }
     assert_eq!(folder.files(), ["w.safetensors"]);
@@ -55,11 +39,7 @@ fn a_run_shows_every_stage_and_stays_in_its_budget() {
 #[test]
 fn planned_and_plain_runs_have_the_same_losses_and_measured_is_predicted() {
     let folder = Folder::new("same");
-    let plain = json(
-        &folder
-            .rekindle(&format!("run {SMALL} --steps 2 --json"))
-            .works(),
-    );
+    let plain = json(&folder.rekindle(&format!("run {SMALL} --steps 2 --json")).works());
     assert_eq!(plain["planned"], Value::Null);
     for budget in ["80%", "60%"] {
         let arguments = format!("run {SMALL} --steps 2 --json --budget {budget} --strategy mutwo");
@@ -90,22 +70,14 @@ fn a_run_that_is_killed_goes_on_from_its_checkpoint_with_the_same_losses() {
     // The line of a step is printed after its checkpoint is in place.
     let second = |line: &String| line.trim_start().starts_with("2 ");
     let lines = out.lines().map(|line| line.expect("text"));
-    assert!(
-        lines.into_iter().any(|line| second(&line)),
-        "no second step"
-    );
+    assert!(lines.into_iter().any(|line| second(&line)), "no second step");
     child.kill().expect("it still runs");
     child.wait().expect("it is gone");
 
-    let resumed = folder
-        .rekindle(&format!("{run} --resume c.safetensors --json"))
-        .works();
+    let resumed = folder.rekindle(&format!("{run} --resume c.safetensors --json")).works();
     let resumed = losses(&json(&resumed));
     let whole = losses(&json(&folder.rekindle(&format!("{run} --json")).works()));
-    assert!(
-        resumed.first().is_some_and(|&(step, _)| step > 2),
-        "{resumed:?}"
-    );
+    assert!(resumed.first().is_some_and(|&(step, _)| step > 2), "{resumed:?}");
     assert_eq!(resumed, whole[whole.len() - resumed.len()..]);
 }
 
@@ -114,17 +86,9 @@ fn a_plain_step_over_the_budget_is_refused_before_it_starts() {
     let folder = Folder::new("refused");
     let run = format!("run {SMALL} --steps 1 --checkpoint c.safetensors");
     let words = ["the plain step needs", "smallest arena known"];
-    folder
-        .rekindle(&format!("{run} --plain --budget 60%"))
-        .fails(3, &words);
-    let words = [
-        "does not fit in 1.00 MiB",
-        "smallest arena known",
-        "must coexist",
-    ];
-    folder
-        .rekindle(&format!("{run} --budget 1MiB"))
-        .fails(3, &words);
+    folder.rekindle(&format!("{run} --plain --budget 60%")).fails(3, &words);
+    let words = ["does not fit in 1.00 MiB", "smallest arena known", "must coexist"];
+    folder.rekindle(&format!("{run} --budget 1MiB")).fails(3, &words);
     assert_eq!(folder.files(), [""; 0]);
 }
 
@@ -138,10 +102,7 @@ fn under_a_hard_limit_the_plain_step_is_refused_and_the_planned_one_trains() {
     let free = json(&folder.rekindle(&planned).works());
     let budget = free["planned"]["budget_bytes"].as_u64().expect("bytes");
     let bytes = budget + BESIDE_THE_BUDGET;
-    assert!(
-        free["plain_peak_bytes"].as_u64() > Some(bytes),
-        "the plain step must not fit: {free}"
-    );
+    assert!(free["plain_peak_bytes"].as_u64() > Some(bytes), "the plain step must not fit: {free}");
     let limit = Limit::new(bytes);
     let limited = |arguments: &str| {
         let mut command = limit.command(env!("CARGO_BIN_EXE_rekindle"));
@@ -151,20 +112,13 @@ fn under_a_hard_limit_the_plain_step_is_refused_and_the_planned_one_trains() {
     let refused = limited(&format!("run {step} --steps 1"));
     let message = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(3), "{message}");
-    assert!(
-        message.contains("the plain step does not fit in memory"),
-        "{message}"
-    );
+    assert!(message.contains("the plain step does not fit in memory"), "{message}");
 
     let trained = limited(&planned);
     let message = String::from_utf8_lossy(&trained.stderr).into_owned();
     assert_eq!(trained.status.code(), Some(0), "{message}");
     let trained = json(&String::from_utf8(trained.stdout).expect("text"));
-    assert_eq!(
-        losses(&trained),
-        losses(&free),
-        "the limit changes no number"
-    );
+    assert_eq!(losses(&trained), losses(&free), "the limit changes no number");
     let resident = trained["highest_resident_bytes"].as_u64();
     let arena = trained["planned"]["arena_bytes"].as_u64();
     assert!(arena <= resident && resident <= Some(bytes), "{trained}");
@@ -177,25 +131,16 @@ fn every_number_is_verified() {
     let verify = format!("verify --numeric gpt2-tiny {step} --budget 60% --json");
     let found = json(&folder.rekindle(&verify).works());
     assert_eq!(found["equal"], true);
-    assert!(
-        found["numbers"].as_u64() > Some(2 * 100_000),
-        "parameters and gradients"
-    );
+    assert!(found["numbers"].as_u64() > Some(2 * 100_000), "parameters and gradients");
     assert!(found["recomputed_runs"].as_u64() > Some(0));
 }
 
 #[test]
 fn what_makes_no_sense_is_refused() {
     let folder = Folder::new("nonsense");
-    folder
-        .rekindle("run resnet19")
-        .fails(2, &["resnet19", "resnet18"]);
-    folder
-        .rekindle("run resnet18 --batch-size 0")
-        .fails(2, &["above zero"]);
-    folder
-        .rekindle("run mlp --budget much")
-        .fails(2, &["unknown unit"]);
+    folder.rekindle("run resnet19").fails(2, &["resnet19", "resnet18"]);
+    folder.rekindle("run resnet18 --batch-size 0").fails(2, &["above zero"]);
+    folder.rekindle("run mlp --budget much").fails(2, &["unknown unit"]);
     for (flags, word) in [
         ("--threads 1025", "more than 1024"),
         ("--steps 0", "--steps"),
@@ -297,12 +242,7 @@ fn a_trace_nests_in_order_and_shows_the_peak() {
     let ran = json(&folder.rekindle(&line).works());
     let trace = json(&folder.read("t.json"));
     let events = trace["traceEvents"].as_array().expect("a list");
-    let of = |kind: &str| {
-        events
-            .iter()
-            .filter(move |e| e["ph"] == kind)
-            .collect::<Vec<_>>()
-    };
+    let of = |kind: &str| events.iter().filter(move |e| e["ph"] == kind).collect::<Vec<_>>();
     let number = |event: &Value, key: &str| event[key].as_f64().expect("a number");
     let slices = of("X");
     let (step, nodes) = slices.split_first().expect("a step");
@@ -312,24 +252,15 @@ fn a_trace_nests_in_order_and_shows_the_peak() {
         assert!(number(node, "ts") >= end, "slices do not overlap");
         end = number(node, "ts") + number(node, "dur");
     }
-    assert!(
-        end <= number(step, "ts") + number(step, "dur"),
-        "the step holds them all"
-    );
+    assert!(end <= number(step, "ts") + number(step, "dur"), "the step holds them all");
     let recomputed = nodes.iter().filter(|n| n["cat"] == "recompute").count();
-    assert_eq!(
-        Some(recomputed as u64),
-        ran["planned"]["recomputed_runs"].as_u64()
-    );
+    assert_eq!(Some(recomputed as u64), ran["planned"]["recomputed_runs"].as_u64());
     for category in ["forward", "backward", "optimizer"] {
         assert!(nodes.iter().any(|n| n["cat"] == category), "{category}");
     }
     let counters = of("C");
     assert_eq!(counters.len(), nodes.len());
-    let peak = counters
-        .iter()
-        .filter_map(|c| c["args"]["bytes"].as_u64())
-        .max();
+    let peak = counters.iter().filter_map(|c| c["args"]["bytes"].as_u64()).max();
     assert_eq!(peak, ran["planned"]["live_peak_bytes"].as_u64());
 }
 

@@ -55,10 +55,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             Values::I64(values) => engine.write_i64(tensor, &values)?,
         }
     }
-    let mut stopwatch = Stopwatch {
-        start: Instant::now(),
-        least: vec![f64::INFINITY; model.program.nodes.len()],
-    };
+    let mut stopwatch =
+        Stopwatch { start: Instant::now(), least: vec![f64::INFINITY; model.program.nodes.len()] };
     engine.run(Iteration { seed: 0, number: 1 })?;
     for number in 2..2 + STEPS {
         engine.run_observed(Iteration { seed: 0, number }, &mut stopwatch)?;

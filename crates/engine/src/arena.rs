@@ -32,15 +32,9 @@ impl Arena {
         if let Some(available) = available_memory()
             && size > available
         {
-            return Err(EngineError::OutOfMemory {
-                needed: size,
-                available,
-            });
+            return Err(EngineError::OutOfMemory { needed: size, available });
         }
-        let reserve = |reason: String| EngineError::Reserve {
-            needed: size,
-            reason,
-        };
+        let reserve = |reason: String| EngineError::Reserve { needed: size, reason };
         let len = usize::try_from(size.get().max(1)).map_err(|e| reserve(e.to_string()))?;
         let mut map = MmapMut::map_anon(len).map_err(|e| reserve(e.to_string()))?;
         // Huge pages are a matter of speed alone, so a kernel without them is no error.

@@ -38,27 +38,14 @@ impl<'a> Operands<'a> {
         writes: &'a [Span],
         scratch: Span,
     ) -> Operands<'a> {
-        Operands {
-            base,
-            reads,
-            writes,
-            scratch,
-            taken: Cell::new(0),
-        }
+        Operands { base, reads, writes, scratch, taken: Cell::new(0) }
     }
 
     /// Read number `index`, of `len` elements.
     fn read<T: Element>(&self, index: usize, len: usize) -> &'a [T] {
         let span = self.reads[index];
-        assert!(
-            len * size_of::<T>() <= span.bytes,
-            "operand {index} is too small"
-        );
-        assert_eq!(
-            self.taken.get() >> (READ_BITS + index) & 1,
-            0,
-            "operand {index} is taken"
-        );
+        assert!(len * size_of::<T>() <= span.bytes, "operand {index} is too small");
+        assert_eq!(self.taken.get() >> (READ_BITS + index) & 1, 0, "operand {index} is taken");
         // SAFETY: in bounds by the assertion; aligned and not written elsewhere by the promise of
         // `new`; every bit pattern is an `Element`.
         unsafe { from_raw_parts(self.base.add(span.offset).cast(), len) }
@@ -196,14 +183,7 @@ pub(crate) fn run_kernel(
     threads: &Threads,
     spill: &mut dyn Spill,
 ) -> Result<(), KernelError> {
-    kernel_of(&node.op).run(&mut Call {
-        operands,
-        program,
-        node,
-        iteration,
-        threads,
-        spill,
-    })
+    kernel_of(&node.op).run(&mut Call { operands, program, node, iteration, threads, spill })
 }
 
 /// The kernel of an op.

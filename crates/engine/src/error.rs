@@ -25,25 +25,13 @@ pub enum EngineError {
         "the system started {started} of {wanted} threads and no more: {reason}; ask for fewer \
          (`--threads`), or allow the process more of them and more memory"
     )]
-    Threads {
-        wanted: usize,
-        started: usize,
-        reason: String,
-    },
+    Threads { wanted: usize, started: usize, reason: String },
     #[error("no tensor is named `{name}` in {program}")]
     UnknownTensor { name: String, program: String },
     #[error("`{name}` holds {expected} elements, but {found} were given")]
-    Length {
-        name: String,
-        expected: usize,
-        found: usize,
-    },
+    Length { name: String, expected: usize, found: usize },
     #[error("`{name}` holds {expected:?} elements, not {found:?}")]
-    Type {
-        name: String,
-        expected: DType,
-        found: DType,
-    },
+    Type { name: String, expected: DType, found: DType },
     #[error("`{name}` is gone after the step: it is neither persistent nor an output")]
     Gone { name: String },
     #[error("{node}: {source}")]

@@ -74,13 +74,7 @@ impl Engine {
         let size = layout.predicted().arena;
         let threads = Threads::start(layout.threads())?;
         let arena = Arena::new(size, &mut |bytes| ready(bytes, size))?;
-        let mut engine = Engine {
-            threads,
-            layout,
-            arena,
-            spill: Box::new(NoSpill),
-            filled: None,
-        };
+        let mut engine = Engine { threads, layout, arena, spill: Box::new(NoSpill), filled: None };
         engine.fill_sources(seed);
         Ok(engine)
     }
@@ -159,22 +153,16 @@ impl Engine {
         self.filled = None;
         let base = self.arena.as_mut_ptr();
         let layout = &self.layout;
-        let mut ledger = Ledger {
-            live: layout.resident.live.get(),
-            peak: layout.resident,
-        };
+        let mut ledger = Ledger { live: layout.resident.live.get(), peak: layout.resident };
         for instruction in &layout.instructions {
             let (node, reads, writes, scratch) = match instruction {
                 Instruction::Free(span) => {
                     ledger.live -= span.bytes as u64;
                     continue;
                 }
-                Instruction::Run {
-                    node,
-                    reads,
-                    writes,
-                    scratch,
-                } => (*node, layout.range(*reads), layout.range(*writes), *scratch),
+                Instruction::Run { node, reads, writes, scratch } => {
+                    (*node, layout.range(*reads), layout.range(*writes), *scratch)
+                }
             };
             ledger.claim(writes, scratch);
             observer.before(node);
@@ -233,10 +221,7 @@ impl Engine {
     /// If it is gone after the step.
     pub fn bytes_mut(&mut self, id: StorageId) -> Result<&mut [u8], EngineError> {
         let tensor = self.layout.program.tensor(id);
-        let (span, len) = (
-            self.locate(id, tensor.dtype)?,
-            tensor.len() * tensor.dtype.size(),
-        );
+        let (span, len) = (self.locate(id, tensor.dtype)?, tensor.len() * tensor.dtype.size());
         self.filled = None;
         Ok(&mut self.arena.bytes_mut(span)[..len])
     }
@@ -270,18 +255,11 @@ impl Engine {
     /// # Errors
     /// If there is none.
     pub fn find(&self, name: &str) -> Result<StorageId, EngineError> {
-        let found = self
-            .layout
-            .program
-            .tensors
-            .iter()
-            .position(|t| t.name == name);
-        found
-            .map(StorageId::new)
-            .ok_or_else(|| EngineError::UnknownTensor {
-                name: name.into(),
-                program: self.layout.program.name.clone(),
-            })
+        let found = self.layout.program.tensors.iter().position(|t| t.name == name);
+        found.map(StorageId::new).ok_or_else(|| EngineError::UnknownTensor {
+            name: name.into(),
+            program: self.layout.program.name.clone(),
+        })
     }
 
     fn locate(&self, id: StorageId, dtype: DType) -> Result<Span, EngineError> {
@@ -293,9 +271,8 @@ impl Engine {
                 found: dtype,
             });
         }
-        self.layout.between[id.index()].ok_or_else(|| EngineError::Gone {
-            name: tensor.name.clone(),
-        })
+        self.layout.between[id.index()]
+            .ok_or_else(|| EngineError::Gone { name: tensor.name.clone() })
     }
 
     fn check_length(&self, id: StorageId, found: usize) -> Result<(), EngineError> {
@@ -303,11 +280,7 @@ impl Engine {
         if tensor.len() == found {
             return Ok(());
         }
-        Err(EngineError::Length {
-            name: tensor.name.clone(),
-            expected: tensor.len(),
-            found,
-        })
+        Err(EngineError::Length { name: tensor.name.clone(), expected: tensor.len(), found })
     }
 }
 
@@ -328,10 +301,7 @@ impl Ledger {
 }
 
 /// Tensors pass between files and the arena as bytes.
-const _: () = assert!(
-    cfg!(target_endian = "little"),
-    "a machine's numbers are those of the files"
-);
+const _: () = assert!(cfg!(target_endian = "little"), "a machine's numbers are those of the files");
 
 /// A type whose every bit pattern is valid.
 trait Plain: Copy {}

@@ -34,12 +34,7 @@ pub struct Peak {
 #[derive(Clone, Debug)]
 pub(crate) enum Instruction {
     /// Compute a node of the graph. The ranges are of [`Layout::spans`].
-    Run {
-        node: NodeId,
-        reads: [u32; 2],
-        writes: [u32; 2],
-        scratch: Span,
-    },
+    Run { node: NodeId, reads: [u32; 2], writes: [u32; 2], scratch: Span },
     /// Give the bytes of a storage back.
     Free(Span),
 }
@@ -67,10 +62,7 @@ impl Layout {
         let graph = lower(program, threads);
         let nodes: Vec<NodeId> = graph.node_ids().collect();
         let storages: Vec<StorageId> = graph.storage_ids().collect();
-        let origins = Origins {
-            nodes: &nodes,
-            storages: &storages,
-        };
+        let origins = Origins { nodes: &nodes, storages: &storages };
         let placed = Layout::new(program, graph, origins, threads);
         placed.expect("a lowered program stands for itself")
     }
@@ -123,10 +115,7 @@ impl Layout {
                 live: Bytes(start.iter().map(|s| s.bytes as u64).sum()),
                 arena: Bytes(start.iter().map(|s| s.end() as u64).max().unwrap_or(0)),
             },
-            predicted: Peak {
-                live,
-                arena: placement.size,
-            },
+            predicted: Peak { live, arena: placement.size },
             program: program.clone(),
             origins: origins.nodes.to_vec(),
             graph,
@@ -196,11 +185,7 @@ fn operands(
             let mut reads = node.reads.iter().copied();
             reads.find(|&s| is_copy(s, tensor))
         };
-        ours.reads
-            .iter()
-            .map(copy_of)
-            .collect::<Option<Vec<_>>>()
-            .filter(|_| alike)
+        ours.reads.iter().map(copy_of).collect::<Option<Vec<_>>>().filter(|_| alike)
     };
     let nodes = graph.node_ids().map(|id| {
         operands_of(id).ok_or_else(|| EngineError::OtherProgram {
@@ -231,18 +216,11 @@ impl Blocks {
         graph.sources().for_each(|s| this.begin(graph, s, 0));
         let replayed = replay(graph, schedule, |moment| {
             let at = moment.id.0;
-            moment
-                .claimed
-                .iter()
-                .for_each(|&s| this.begin(graph, s, at));
+            moment.claimed.iter().for_each(|&s| this.begin(graph, s, at));
             match moment.step {
                 Step::Run(id) if moment.scratch > Bytes::ZERO => {
                     this.scratch[id.index()] = Some(this.all.len());
-                    this.all.push(Block {
-                        bytes: moment.scratch.get(),
-                        start: at,
-                        end: at + 1,
-                    });
+                    this.all.push(Block { bytes: moment.scratch.get(), start: at, end: at + 1 });
                 }
                 Step::Free(s) => this.all[this.of_storage[s.index()]].end = at,
                 Step::Run(_) | Step::Offload(_) | Step::Fetch(_) => {}
@@ -255,10 +233,6 @@ impl Blocks {
     /// A storage comes into being; it stays until it is freed.
     fn begin(&mut self, graph: &Graph, storage: StorageId, start: u32) {
         self.of_storage[storage.index()] = self.all.len();
-        self.all.push(Block {
-            bytes: graph.storage(storage).bytes.get(),
-            start,
-            end: u32::MAX,
-        });
+        self.all.push(Block { bytes: graph.storage(storage).bytes.get(), start, end: u32::MAX });
     }
 }

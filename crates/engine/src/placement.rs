@@ -47,12 +47,8 @@ const ATTEMPTS: usize = 200;
 /// Places all blocks.
 pub fn place(blocks: &[Block]) -> Placement {
     let bound = bound(blocks);
-    let mut search = Search {
-        blocks,
-        best: Vec::new(),
-        best_size: u64::MAX,
-        best_order: Vec::new(),
-    };
+    let mut search =
+        Search { blocks, best: Vec::new(), best_size: u64::MAX, best_order: Vec::new() };
     for order in starting_orders(blocks) {
         search.attempt(order);
         if search.is_close(bound) {
@@ -60,11 +56,7 @@ pub fn place(blocks: &[Block]) -> Placement {
         }
     }
     search.climb(bound);
-    Placement {
-        offsets: search.best,
-        size: Bytes(search.best_size),
-        bound: Bytes(bound),
-    }
+    Placement { offsets: search.best, size: Bytes(search.best_size), bound: Bytes(bound) }
 }
 
 /// The largest sum of live bytes at any step.
@@ -110,12 +102,7 @@ fn starting_orders(blocks: &[Block]) -> impl Iterator<Item = Vec<usize>> {
         // What lives through the whole step lies at the bottom in any case.
         order.sort_by_key(|&i| {
             let block = &blocks[i];
-            (
-                !is_permanent(block),
-                Reverse(key(block)),
-                Reverse(block.bytes),
-                i,
-            )
+            (!is_permanent(block), Reverse(key(block)), Reverse(block.bytes), i)
         });
         order
     };
@@ -174,10 +161,7 @@ impl Search<'_> {
     /// Where the first block that ends at the top of the arena stands in the order.
     fn top(&self) -> usize {
         let end = |i: usize| self.best[i] + self.blocks[i].bytes;
-        let found = self
-            .best_order
-            .iter()
-            .position(|&i| end(i) == self.best_size);
+        let found = self.best_order.iter().position(|&i| end(i) == self.best_size);
         found.expect("some block ends at the top of the arena")
     }
 
@@ -198,10 +182,7 @@ struct Random(u64);
 
 impl Random {
     fn below(&mut self, limit: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (self.0 >> 33) as usize % limit
     }
 }
@@ -296,12 +277,8 @@ impl Shelf {
     }
 
     fn put(&mut self, block: &Block, offset: u64) {
-        let placed = Placed {
-            offset,
-            end: offset + block.bytes,
-            from: block.start,
-            until: block.end,
-        };
+        let placed =
+            Placed { offset, end: offset + block.bytes, from: block.start, until: block.end };
         let windows = self.windows(block);
         let lists = self.windows[windows].iter_mut();
         for list in lists.chain([&mut self.all]) {
@@ -332,18 +309,14 @@ mod tests {
                 assert!(!(together && overlap), "blocks {i} and {j} overlap");
             }
         }
-        let ends = blocks
-            .iter()
-            .zip(&placement.offsets)
-            .map(|(b, o)| b.bytes + o);
+        let ends = blocks.iter().zip(&placement.offsets).map(|(b, o)| b.bytes + o);
         assert_eq!(ends.max().unwrap_or(0), placement.size.get());
     }
 
     #[test]
     fn nested_lives_stack_without_waste() {
-        let blocks: Vec<Block> = (0..50)
-            .map(|i| block(64 * (i + 1), i as u32, 100 - i as u32))
-            .collect();
+        let blocks: Vec<Block> =
+            (0..50).map(|i| block(64 * (i + 1), i as u32, 100 - i as u32)).collect();
         let placement = place(&blocks);
         check(&blocks, &placement);
         assert_eq!(placement.size, placement.bound);
@@ -400,10 +373,7 @@ mod tests {
             check(&blocks, &placement);
             assert!(placement.size >= placement.bound);
             // Hill climbing is no proof of the best, so one block's worth of slack is allowed.
-            assert!(
-                placement.size.get() <= brute_force(&blocks) + 9 * 64,
-                "case {case}"
-            );
+            assert!(placement.size.get() <= brute_force(&blocks) + 9 * 64, "case {case}");
         }
     }
 }

@@ -41,8 +41,6 @@ impl Spill for NoSpill {
     }
 
     fn load(&mut self, slot: usize, _: &mut [u8]) -> Result<(), SpillError> {
-        Err(SpillError::Failed(format!(
-            "nothing was ever stored in slot {slot}"
-        )))
+        Err(SpillError::Failed(format!("nothing was ever stored in slot {slot}")))
     }
 }

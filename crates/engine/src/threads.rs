@@ -77,10 +77,7 @@ impl Threads {
             stop: AtomicBool::new(false),
             failed: AtomicBool::new(false),
         });
-        let mut threads = Threads {
-            shared,
-            workers: Vec::new(),
-        };
+        let mut threads = Threads { shared, workers: Vec::new() };
         for index in 1..count.max(1) {
             let shared = Arc::clone(&threads.shared);
             let worker = std::thread::Builder::new()
@@ -147,13 +144,7 @@ impl Threads {
         shared.running.store(self.workers.len(), Ordering::Relaxed);
         {
             let mut job = shared.job.lock().expect("no panic while the job is set");
-            *job = (
-                Some(Job {
-                    work: erased,
-                    tasks,
-                }),
-                job.1.wrapping_add(1),
-            );
+            *job = (Some(Job { work: erased, tasks }), job.1.wrapping_add(1));
             shared.number.store(job.1, Ordering::Release);
         }
         shared.wake.notify_all();
@@ -242,11 +233,7 @@ impl Shared {
             job = self.wake.wait(job).expect("no panic while the job is set");
         }
         *seen = job.1;
-        if self.stop.load(Ordering::Acquire) {
-            None
-        } else {
-            job.0
-        }
+        if self.stop.load(Ordering::Acquire) { None } else { job.0 }
     }
 }
 
@@ -263,11 +250,7 @@ unsafe impl<T: Send> Sync for SharedMut<'_, T> {}
 impl<'a, T> SharedMut<'a, T> {
     /// Borrows `data` for the length of a kernel.
     pub fn new(data: &'a mut [T]) -> SharedMut<'a, T> {
-        SharedMut {
-            data: data.as_mut_ptr(),
-            len: data.len(),
-            life: std::marker::PhantomData,
-        }
+        SharedMut { data: data.as_mut_ptr(), len: data.len(), life: std::marker::PhantomData }
     }
 
     /// One range of it.
@@ -276,10 +259,7 @@ impl<'a, T> SharedMut<'a, T> {
     /// No other range handed out and still in use may overlap this one.
     #[allow(clippy::mut_from_ref)] // That is the purpose; the caller keeps the ranges apart.
     pub unsafe fn slice(&self, range: std::ops::Range<usize>) -> &mut [T] {
-        assert!(
-            range.start <= range.end && range.end <= self.len,
-            "range outside the slice"
-        );
+        assert!(range.start <= range.end && range.end <= self.len, "range outside the slice");
         // SAFETY: in bounds by the assertion, exclusive by the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.data.add(range.start), range.len()) }
     }

@@ -26,13 +26,8 @@ const FULL: &[&str] = &[
 
 fn small(name: &str) -> Model {
     let optimizer = Some(Optimizer::sgd(0.01));
-    let options = ModelOptions {
-        batch: 2,
-        image_size: 32,
-        sequence: 16,
-        optimizer,
-        ..Default::default()
-    };
+    let options =
+        ModelOptions { batch: 2, image_size: 32, sequence: 16, optimizer, ..Default::default() };
     build(name, &options).expect("the model builds")
 }
 
@@ -55,12 +50,7 @@ fn train(model: &Model, layout: Layout, steps: u64) -> Vec<u64> {
     for number in 1..=steps {
         let iteration = Iteration { seed: 7, number };
         let measured = engine.run(iteration).expect("the data is good");
-        assert_eq!(
-            measured,
-            engine.predicted(),
-            "{}: measured is predicted",
-            model.program.name
-        );
+        assert_eq!(measured, engine.predicted(), "{}: measured is predicted", model.program.name);
     }
     let mut bits = Vec::new();
     for index in 0..model.program.tensors.len() {
@@ -115,11 +105,7 @@ fn with_reruns(model: &Model, seed: u64) -> Rewritten {
         if graph.node(node).effect == rekindle_graph::Effect::Once {
             continue;
         }
-        let updaters = graph
-            .node(node)
-            .reads
-            .iter()
-            .filter_map(|&r| graph.updater(r));
+        let updaters = graph.node(node).reads.iter().filter_map(|&r| graph.updater(r));
         let ends = updaters.filter_map(|u| order.iter().position(|&n| n == u));
         let end = ends.min().unwrap_or(order.len());
         order.insert(first + 1 + random(end - first), node);
@@ -160,19 +146,11 @@ fn a_graph_of_another_program_is_refused() {
     let model = small("resnet18");
     let rewritten = with_reruns(&model, 0);
     let refused = |model: &Model, graph: &Rewritten, threads| {
-        let layout = Layout::new(
-            &model.program,
-            graph.graph.clone(),
-            graph.origins(),
-            threads,
-        );
+        let layout = Layout::new(&model.program, graph.graph.clone(), graph.origins(), threads);
         matches!(layout, Err(EngineError::OtherProgram { .. }))
     };
     assert!(!refused(&model, &rewritten, 2));
-    assert!(
-        refused(&model, &rewritten, 3),
-        "the scratch of three threads"
-    );
+    assert!(refused(&model, &rewritten, 3), "the scratch of three threads");
     assert!(refused(&small("mlp"), &rewritten, 2), "another model");
     let mut swapped = rewritten.clone();
     let last = swapped.node_origin.len() - 1;
@@ -188,21 +166,12 @@ fn placement_is_within_one_percent_of_the_bound_at_full_size() {
     for name in FULL {
         for batch in [4, 32] {
             let optimizer = Some(Optimizer::sgd(0.01));
-            let options = ModelOptions {
-                batch,
-                optimizer,
-                ..Default::default()
-            };
+            let options = ModelOptions { batch, optimizer, ..Default::default() };
             let model = build(name, &options).expect("the model builds");
             let peak = Layout::plain(&model.program, 2).predicted();
             println!("{name} b{batch}: live {} arena {}", peak.live, peak.arena);
             let limit = peak.live.get() + peak.live.get() / 100;
-            assert!(
-                peak.arena.get() <= limit,
-                "{name}: {} over {}",
-                peak.arena,
-                peak.live
-            );
+            assert!(peak.arena.get() <= limit, "{name}: {} over {}", peak.arena, peak.live);
         }
     }
 }

@@ -35,28 +35,17 @@ static COUNTING: Counting = Counting;
 
 #[test]
 fn a_step_allocates_nothing_and_the_process_holds_the_arena_and_little_else() {
-    for (name, optimizer) in [
-        ("resnet50", Optimizer::sgd(0.01)),
-        ("bert-tiny", Optimizer::adam(1e-3)),
-    ] {
+    for (name, optimizer) in
+        [("resnet50", Optimizer::sgd(0.01)), ("bert-tiny", Optimizer::adam(1e-3))]
+    {
         let optimizer = Some(optimizer);
-        let options = ModelOptions {
-            batch: 4,
-            image_size: 64,
-            optimizer,
-            ..ModelOptions::default()
-        };
+        let options =
+            ModelOptions { batch: 4, image_size: 64, optimizer, ..ModelOptions::default() };
         let model = build(name, &options).expect("the model builds");
         let mut engine = Engine::new(&model.program, 2).expect("the step can be set up");
         let before = ALLOCATIONS.load(Ordering::Relaxed);
-        let measured = engine
-            .run(Iteration { seed: 1, number: 1 })
-            .expect("the data is good");
-        assert_eq!(
-            ALLOCATIONS.load(Ordering::Relaxed) - before,
-            0,
-            "{name}: allocations"
-        );
+        let measured = engine.run(Iteration { seed: 1, number: 1 }).expect("the data is good");
+        assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 0, "{name}: allocations");
         assert_eq!(measured, engine.predicted());
         match resident_peak() {
             Some(peak) => {

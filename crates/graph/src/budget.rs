@@ -163,12 +163,7 @@ mod tests {
         assert_eq!(parse_share("20%"), Ok(0.2));
         assert_eq!(parse_share(" 0.5 % "), Ok(0.005));
         assert_eq!(parse_share("0%"), Ok(0.0));
-        for (text, word) in [
-            ("20", "20%"),
-            ("-1%", "negative"),
-            ("x%", "\"x\""),
-            ("%", "number"),
-        ] {
+        for (text, word) in [("20", "20%"), ("-1%", "negative"), ("x%", "\"x\""), ("%", "number")] {
             let message = parse_share(text).expect_err("nonsense");
             assert!(message.contains(word), "{text}: {message}");
         }

@@ -21,29 +21,17 @@ pub(crate) fn check(parts: &GraphParts) -> Result<Links, GraphError> {
     check_order(parts, &writer)?;
     let readers = find_readers(parts);
     let updater = find_updaters(parts, &readers)?;
-    Ok(Links {
-        writer,
-        readers,
-        updater,
-    })
+    Ok(Links { writer, readers, updater })
 }
 
 fn nodes(parts: &GraphParts) -> impl Iterator<Item = (NodeId, &Node)> {
-    parts
-        .nodes
-        .iter()
-        .enumerate()
-        .map(|(i, n)| (NodeId::new(i), n))
+    parts.nodes.iter().enumerate().map(|(i, n)| (NodeId::new(i), n))
 }
 
 fn check_ids(parts: &GraphParts) -> Result<(), GraphError> {
     let count = parts.storages.len();
     for (id, node) in nodes(parts) {
-        let named = [
-            ("reads", &node.reads),
-            ("writes", &node.writes),
-            ("updates", &node.updates),
-        ];
+        let named = [("reads", &node.reads), ("writes", &node.writes), ("updates", &node.updates)];
         for (how, list) in named {
             if let Some(s) = list.iter().find(|s| s.index() >= count) {
                 return Err(GraphError::DanglingStorage {
@@ -57,11 +45,7 @@ fn check_ids(parts: &GraphParts) -> Result<(), GraphError> {
         }
         if !node.time.get().is_finite() || node.time.get() < 0.0 {
             let text = node.time.get().to_string();
-            return Err(GraphError::Time {
-                id,
-                name: node.name.clone(),
-                text,
-            });
+            return Err(GraphError::Time { id, name: node.name.clone(), text });
         }
     }
     let dangling = |list, what, index: u32, count| GraphError::DanglingEntry {
@@ -73,11 +57,7 @@ fn check_ids(parts: &GraphParts) -> Result<(), GraphError> {
     if let Some(s) = parts.outputs.iter().find(|s| s.index() >= count) {
         return Err(dangling("outputs", "storage", s.0, count));
     }
-    if let Some(n) = parts
-        .targets
-        .iter()
-        .find(|n| n.index() >= parts.nodes.len())
-    {
+    if let Some(n) = parts.targets.iter().find(|n| n.index() >= parts.nodes.len()) {
         return Err(dangling("targets", "node", n.0, parts.nodes.len()));
     }
     Ok(())
@@ -138,11 +118,7 @@ fn check_inputs(parts: &GraphParts) -> Result<(), GraphError> {
             return Err(wrong(id, "reads storages"));
         }
     }
-    match parts
-        .targets
-        .iter()
-        .find(|t| parts.nodes[t.index()].phase == Phase::Input)
-    {
+    match parts.targets.iter().find(|t| parts.nodes[t.index()].phase == Phase::Input) {
         Some(&id) => Err(wrong(id, "is a target")),
         None => Ok(()),
     }
@@ -153,11 +129,7 @@ fn find_writers(parts: &GraphParts) -> Result<Vec<NodeId>, GraphError> {
     for (id, node) in nodes(parts) {
         for &storage in &node.writes {
             if node.reads.contains(&storage) {
-                return Err(GraphError::ReadsOwnWrite {
-                    id,
-                    name: node.name.clone(),
-                    storage,
-                });
+                return Err(GraphError::ReadsOwnWrite { id, name: node.name.clone(), storage });
             }
             if let Some(first) = writer[storage.index()].replace(id) {
                 return Err(GraphError::TwoWriters {
@@ -171,13 +143,7 @@ fn find_writers(parts: &GraphParts) -> Result<Vec<NodeId>, GraphError> {
         }
     }
     let found = writer.into_iter().enumerate();
-    found
-        .map(|(i, w)| {
-            w.ok_or(GraphError::NoWriter {
-                storage: StorageId::new(i),
-            })
-        })
-        .collect()
+    found.map(|(i, w)| w.ok_or(GraphError::NoWriter { storage: StorageId::new(i) })).collect()
 }
 
 /// Every read comes after the write. Inputs are written before everything.
@@ -187,15 +153,13 @@ fn check_order(parts: &GraphParts, writer: &[NodeId]) -> Result<(), GraphError> 
             let by = writer[storage.index()];
             let from_start = parts.nodes[by.index()].phase == Phase::Input;
             if by >= id && !from_start {
-                return Err(
-                    find_cycle(parts, writer).unwrap_or(GraphError::ReadBeforeWrite {
-                        id,
-                        name: node.name.clone(),
-                        storage,
-                        writer: by,
-                        writer_name: parts.nodes[by.index()].name.clone(),
-                    }),
-                );
+                return Err(find_cycle(parts, writer).unwrap_or(GraphError::ReadBeforeWrite {
+                    id,
+                    name: node.name.clone(),
+                    storage,
+                    writer: by,
+                    writer_name: parts.nodes[by.index()].name.clone(),
+                }));
             }
         }
     }
@@ -262,16 +226,12 @@ fn find_updaters(
     let mut updater: Vec<Option<NodeId>> = vec![None; parts.storages.len()];
     for (id, node) in nodes(parts) {
         for &storage in &node.updates {
-            let bad = |why: String| GraphError::BadUpdate {
-                id,
-                name: node.name.clone(),
-                storage,
-                why,
-            };
+            let bad =
+                |why: String| GraphError::BadUpdate { id, name: node.name.clone(), storage, why };
             if node.effect != Effect::Once {
-                return Err(bad(
-                    "it may run more than once; mark it `\"recompute\": false`".into(),
-                ));
+                return Err(
+                    bad("it may run more than once; mark it `\"recompute\": false`".into()),
+                );
             }
             if !node.reads.contains(&storage) {
                 return Err(bad("does not list it under `reads`".into()));

@@ -51,14 +51,7 @@ pub(crate) struct Times {
 
 impl Clock {
     pub(crate) fn new(store: Option<Store>) -> Clock {
-        Clock {
-            store,
-            compute: 0.0,
-            channel: [0.0; 2],
-            busy: 0.0,
-            waited: 0.0,
-            moved: [0; 2],
-        }
+        Clock { store, compute: 0.0, channel: [0.0; 2], busy: 0.0, waited: 0.0, moved: [0; 2] }
     }
 
     /// Compute stands still until then. Gives for how long.
@@ -75,18 +68,12 @@ impl Clock {
         let began = Micros(self.compute);
         self.compute += time.get();
         self.busy += time.get();
-        Span {
-            began,
-            ended: Micros(self.compute),
-        }
+        Span { began, ended: Micros(self.compute) }
     }
 
     /// A moment of compute that takes no time.
     pub(crate) fn now(&self) -> Span {
-        Span {
-            began: Micros(self.compute),
-            ended: Micros(self.compute),
-        }
+        Span { began: Micros(self.compute), ended: Micros(self.compute) }
     }
 
     /// Puts a transfer on its channel; `None` if there is none.
@@ -111,10 +98,7 @@ impl Clock {
             false => self.channel = [ended; 2],
         }
         self.moved[channel] += bytes.get();
-        Some(Span {
-            began: Micros(began),
-            ended: Micros(ended),
-        })
+        Some(Span { began: Micros(began), ended: Micros(ended) })
     }
 
     /// A training step ends when compute and all channels have ended.

@@ -13,11 +13,7 @@ pub enum GraphError {
     #[error("{}", wrong_format(found, "graph"))]
     Format { found: String },
     #[error("{what}: expected {expected}, found {found}")]
-    WrongCount {
-        what: &'static str,
-        expected: usize,
-        found: usize,
-    },
+    WrongCount { what: &'static str, expected: usize, found: usize },
     #[error("storage {storage}: size {text} is not a whole number of bytes below 2^64")]
     Size { storage: usize, text: String },
     #[error(
@@ -29,35 +25,16 @@ pub enum GraphError {
         "node {id} ({name}) {how} storage {storage}, but there are only {count} storages (0 to {})",
         count.saturating_sub(1)
     )]
-    DanglingStorage {
-        id: NodeId,
-        name: String,
-        how: &'static str,
-        storage: i64,
-        count: usize,
-    },
+    DanglingStorage { id: NodeId, name: String, how: &'static str, storage: i64, count: usize },
     #[error("`{list}` names {what} {index}, but there are only {count}")]
-    DanglingEntry {
-        list: &'static str,
-        what: &'static str,
-        index: i64,
-        count: usize,
-    },
+    DanglingEntry { list: &'static str, what: &'static str, index: i64, count: usize },
     #[error("node {id} ({name}): time {text} is not a finite number of microseconds, zero or more")]
-    Time {
-        id: NodeId,
-        name: String,
-        text: String,
-    },
+    Time { id: NodeId, name: String, text: String },
     #[error(
         "the times of all nodes add up to more than 1e300 microseconds (at node {id} ({name}), \
          whose time is {text}); give times that can be"
     )]
-    TimeOverflow {
-        id: NodeId,
-        name: String,
-        text: String,
-    },
+    TimeOverflow { id: NodeId, name: String, text: String },
     #[error(
         "storage {storage} has two writers: node {first} ({first_name}) and node {second} \
          ({second_name}); give each its own storage, or list the storage under `updates`"
@@ -88,24 +65,11 @@ pub enum GraphError {
         "node {id} ({name}) reads and writes storage {storage}; an in-place update goes under \
          `updates`"
     )]
-    ReadsOwnWrite {
-        id: NodeId,
-        name: String,
-        storage: StorageId,
-    },
+    ReadsOwnWrite { id: NodeId, name: String, storage: StorageId },
     #[error("input node {id} ({name}) {how}, but inputs never run")]
-    InputRuns {
-        id: NodeId,
-        name: String,
-        how: &'static str,
-    },
+    InputRuns { id: NodeId, name: String, how: &'static str },
     #[error("node {id} ({name}) updates storage {storage}, but {why}")]
-    BadUpdate {
-        id: NodeId,
-        name: String,
-        storage: StorageId,
-        why: String,
-    },
+    BadUpdate { id: NodeId, name: String, storage: StorageId, why: String },
 }
 
 /// What to say of a file whose format is not `remat.KIND/1`.
@@ -133,18 +97,9 @@ pub enum ScheduleError {
     #[error("{step}: {name} may run only once")]
     RunsAgain { step: StepId, name: String },
     #[error("{step}: {name} reads storage {storage}, which is not live")]
-    ReadsDead {
-        step: StepId,
-        name: String,
-        storage: StorageId,
-    },
+    ReadsDead { step: StepId, name: String, storage: StorageId },
     #[error("{step}: {name} reads storage {storage} after {updater} has overwritten it")]
-    ReadsUpdated {
-        step: StepId,
-        name: String,
-        storage: StorageId,
-        updater: String,
-    },
+    ReadsUpdated { step: StepId, name: String, storage: StorageId, updater: String },
     #[error("{step}: frees storage {storage}, which is not live")]
     FreesDead { step: StepId, storage: StorageId },
     #[error("{step}: frees storage {storage}, which is persistent and has no copy in a store")]
@@ -210,20 +165,11 @@ pub enum PlanFileError {
 #[allow(missing_docs)]
 pub enum FileError {
     #[error("cannot read {}: {source}", path.display())]
-    Read {
-        path: PathBuf,
-        source: std::io::Error,
-    },
+    Read { path: PathBuf, source: std::io::Error },
     #[error("cannot write {}: {source}", path.display())]
-    Write {
-        path: PathBuf,
-        source: std::io::Error,
-    },
+    Write { path: PathBuf, source: std::io::Error },
     #[error("{}: {source}", path.display())]
     Graph { path: PathBuf, source: GraphError },
     #[error("{}: {source}", path.display())]
-    Plan {
-        path: PathBuf,
-        source: PlanFileError,
-    },
+    Plan { path: PathBuf, source: PlanFileError },
 }

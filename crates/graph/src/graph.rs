@@ -32,10 +32,7 @@ impl Role {
 
     /// May live in a store between training steps.
     pub fn may_be_stored(self) -> bool {
-        matches!(
-            self,
-            Role::Parameter | Role::Constant | Role::OptimizerState
-        )
+        matches!(self, Role::Parameter | Role::Constant | Role::OptimizerState)
     }
 }
 
@@ -144,12 +141,7 @@ impl Graph {
         merge_repeats(&mut parts.outputs);
         merge_repeats(&mut parts.targets);
         let links = check(&parts)?;
-        Ok(Graph {
-            parts,
-            writer: links.writer,
-            readers: links.readers,
-            updater: links.updater,
-        })
+        Ok(Graph { parts, writer: links.writer, readers: links.readers, updater: links.updater })
     }
 
     /// A short name.
@@ -227,9 +219,7 @@ impl Graph {
 
     /// The natural order: every node that runs, once, in the graph's own order.
     pub fn natural_order(&self) -> Vec<NodeId> {
-        self.node_ids()
-            .filter(|&n| self.node(n).phase != Phase::Input)
-            .collect()
+        self.node_ids().filter(|&n| self.node(n).phase != Phase::Input).collect()
     }
 
     /// What a person calls a storage: its writer's name, and which output where there are several.

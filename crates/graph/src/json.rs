@@ -117,9 +117,7 @@ fn parse<T: DeserializeOwned>(
     let file = serde_json::from_str::<T>(text);
     let found = match &file {
         Ok(file) => Some(format_of(file).to_owned()),
-        Err(_) => serde_json::from_str(text)
-            .ok()
-            .map(|Tagged { format }| format),
+        Err(_) => serde_json::from_str(text).ok().map(|Tagged { format }| format),
     };
     match found.filter(|found| !formats.contains(&found.as_str())) {
         Some(other) => Err(Bad::Format(other)),
@@ -138,11 +136,7 @@ impl Graph {
                 Bad::Format(found) => GraphError::Format { found },
                 Bad::Syntax(e) => GraphError::Syntax(format!("not a graph: {e}")),
             })?;
-        let storages = file
-            .storages
-            .iter()
-            .enumerate()
-            .map(|(i, s)| read_storage(i, s));
+        let storages = file.storages.iter().enumerate().map(|(i, s)| read_storage(i, s));
         let storages = storages.collect::<Result<Vec<_>, _>>()?;
         let nodes = file.nodes.into_iter().enumerate();
         let nodes = nodes.map(|(i, n)| read_node(NodeId::new(i), n, storages.len()));
@@ -169,10 +163,7 @@ impl Graph {
             storages: self
                 .storages()
                 .iter()
-                .map(|s| StorageEntry {
-                    bytes: s.bytes.get().into(),
-                    role: s.role.into(),
-                })
+                .map(|s| StorageEntry { bytes: s.bytes.get().into(), role: s.role.into() })
                 .collect(),
             nodes: self
                 .nodes()
@@ -199,14 +190,11 @@ impl Graph {
 }
 
 fn read_storage(index: usize, entry: &StorageEntry) -> Result<Storage, GraphError> {
-    let bytes = entry.bytes.as_u64().ok_or_else(|| GraphError::Size {
-        storage: index,
-        text: entry.bytes.to_string(),
-    })?;
-    Ok(Storage {
-        bytes: Bytes(bytes),
-        role: entry.role.into(),
-    })
+    let bytes = entry
+        .bytes
+        .as_u64()
+        .ok_or_else(|| GraphError::Size { storage: index, text: entry.bytes.to_string() })?;
+    Ok(Storage { bytes: Bytes(bytes), role: entry.role.into() })
 }
 
 fn read_node(id: NodeId, entry: NodeEntry, storages: usize) -> Result<Node, GraphError> {
@@ -214,15 +202,13 @@ fn read_node(id: NodeId, entry: NodeEntry, storages: usize) -> Result<Node, Grap
         let valid = |&i: &i64| u32::try_from(i).ok().filter(|&i| (i as usize) < storages);
         list.iter()
             .map(|i| {
-                valid(i)
-                    .map(StorageId)
-                    .ok_or_else(|| GraphError::DanglingStorage {
-                        id,
-                        name: entry.name.clone(),
-                        how,
-                        storage: *i,
-                        count: storages,
-                    })
+                valid(i).map(StorageId).ok_or_else(|| GraphError::DanglingStorage {
+                    id,
+                    name: entry.name.clone(),
+                    how,
+                    storage: *i,
+                    count: storages,
+                })
             })
             .collect()
     };
@@ -251,16 +237,8 @@ fn read_list(
     count: usize,
 ) -> Result<Vec<u32>, GraphError> {
     let valid = |i: i64| u32::try_from(i).ok().filter(|&i| (i as usize) < count);
-    let dangling = |index| GraphError::DanglingEntry {
-        list,
-        what,
-        index,
-        count,
-    };
-    entries
-        .iter()
-        .map(|&i| valid(i).ok_or_else(|| dangling(i)))
-        .collect()
+    let dangling = |index| GraphError::DanglingEntry { list, what, index, count };
+    entries.iter().map(|&i| valid(i).ok_or_else(|| dangling(i))).collect()
 }
 
 #[derive(Serialize, Deserialize)]
@@ -320,9 +298,7 @@ impl Plan {
                 Bad::Syntax(e) => PlanFileError::Syntax(format!("not a plan: {e}")),
             })?;
         if !file.time_us.is_finite() || file.time_us < 0.0 {
-            return Err(PlanFileError::Time {
-                text: file.time_us.to_string(),
-            });
+            return Err(PlanFileError::Time { text: file.time_us.to_string() });
         }
         let steps = file.steps.iter().enumerate();
         let steps = steps.map(|(i, s)| read_step(StepId::new(i), s));
@@ -357,11 +333,7 @@ impl Plan {
             peak_bytes: self.peak.get(),
             time_us: self.time.get(),
             store: schedule.store.as_ref().map(write_store),
-            stored_at_start: schedule
-                .stored_at_start
-                .iter()
-                .map(|s| s.0.into())
-                .collect(),
+            stored_at_start: schedule.stored_at_start.iter().map(|s| s.0.into()).collect(),
             steps: schedule.steps.iter().map(write_step).collect(),
         };
         serde_json::to_string(&file).expect("plain data has a JSON form")
@@ -417,10 +389,8 @@ fn write_step(step: &Step) -> StepEntry {
 /// # Errors
 /// Names the file and what is wrong.
 pub fn read_graph(path: &Path) -> Result<Graph, FileError> {
-    Graph::from_json(&read_text(path)?).map_err(|source| FileError::Graph {
-        path: path.to_owned(),
-        source,
-    })
+    Graph::from_json(&read_text(path)?)
+        .map_err(|source| FileError::Graph { path: path.to_owned(), source })
 }
 
 /// Reads a plan file.
@@ -428,8 +398,6 @@ pub fn read_graph(path: &Path) -> Result<Graph, FileError> {
 /// # Errors
 /// Names the file and what is wrong.
 pub fn read_plan(path: &Path) -> Result<Plan, FileError> {
-    Plan::from_json(&read_text(path)?).map_err(|source| FileError::Plan {
-        path: path.to_owned(),
-        source,
-    })
+    Plan::from_json(&read_text(path)?)
+        .map_err(|source| FileError::Plan { path: path.to_owned(), source })
 }

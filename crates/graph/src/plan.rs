@@ -49,10 +49,7 @@ impl Plan {
         };
         match is_same {
             true => Ok(()),
-            false => Err(WrongGraph {
-                plan: self.graph.clone(),
-                graph: graph.name().into(),
-            }),
+            false => Err(WrongGraph { plan: self.graph.clone(), graph: graph.name().into() }),
         }
     }
 }

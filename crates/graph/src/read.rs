@@ -49,10 +49,7 @@ pub fn read_text(path: &Path) -> Result<String, FileError> {
 }
 
 fn unreadable(path: &Path, source: io::Error) -> FileError {
-    FileError::Read {
-        path: path.to_owned(),
-        source,
-    }
+    FileError::Read { path: path.to_owned(), source }
 }
 
 fn read_up_to(path: &Path, most: u64) -> io::Result<Vec<u8>> {

@@ -33,10 +33,8 @@ fn partial_files() -> MutexGuard<'static, Vec<PathBuf>> {
 /// # Errors
 /// Names the file. What was there before is still there.
 pub fn write_atomically(path: &Path, contents: &[u8]) -> Result<(), FileError> {
-    replace_file(path, |file| file.write_all(contents)).map_err(|source| FileError::Write {
-        path: path.to_owned(),
-        source,
-    })
+    replace_file(path, |file| file.write_all(contents))
+        .map_err(|source| FileError::Write { path: path.to_owned(), source })
 }
 
 /// Lets `write` fill a new file, and moves that over `path` when it is safe on the disk.
@@ -92,12 +90,7 @@ impl Replacement {
                 (Some(partial), file)
             }
         };
-        Ok(Replacement {
-            path,
-            file,
-            partial,
-            there,
-        })
+        Ok(Replacement { path, file, partial, there })
     }
 
     /// Makes the file safe on the disk, with the permissions of the one whose place it takes, and
@@ -166,10 +159,7 @@ fn remove_leftovers(path: &Path) {
         None => return,
     };
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        let is_ours = entry
-            .file_name()
-            .as_encoded_bytes()
-            .ends_with(ENDING.as_bytes());
+        let is_ours = entry.file_name().as_encoded_bytes().ends_with(ENDING.as_bytes());
         if !is_ours || !entry.file_type().is_ok_and(|kind| kind.is_file()) {
             continue;
         }
@@ -270,10 +260,7 @@ mod tests {
         });
         let (text, names) = (std::fs::read(&path), names(&folder));
         std::fs::remove_dir_all(&folder).expect("it can go");
-        assert_eq!(
-            failed.expect_err("it failed").to_string(),
-            "the disk is full"
-        );
+        assert_eq!(failed.expect_err("it failed").to_string(), "the disk is full");
         assert_eq!(text.expect("it is there"), b"old");
         assert_eq!(names, ["it"]);
     }
@@ -298,10 +285,7 @@ mod tests {
     fn what_a_killed_process_left_is_removed_and_what_another_writes_stays() {
         let _alone = ONE_AT_A_TIME.lock();
         let folder = folder("leftovers");
-        let (left, held) = (
-            folder.join("it.1-0.rekindle-partial"),
-            "other.2-7.rekindle-partial",
-        );
+        let (left, held) = (folder.join("it.1-0.rekindle-partial"), "other.2-7.rekindle-partial");
         std::fs::write(&left, b"half").expect("writable");
         std::fs::write(folder.join("it.partial"), b"not ours").expect("writable");
         let writer = File::create(folder.join(held)).expect("writable");
@@ -317,10 +301,7 @@ mod tests {
         std::fs::remove_dir_all(&folder).expect("it can go");
         checked.and(during).expect("room");
         assert_eq!(names, ["it", "it.partial", held]);
-        assert!(
-            check_writable(&folder.join("it")).is_err(),
-            "there is no folder"
-        );
+        assert!(check_writable(&folder.join("it")).is_err(), "there is no folder");
     }
 
     #[cfg(unix)]
@@ -387,9 +368,7 @@ mod tests {
         let folder = folder("long");
         let letters = [("x", 255), ("ü", 127), ("語", 85)];
         let names = letters.map(|(letter, count)| letter.repeat(count));
-        let written = names
-            .iter()
-            .map(|name| write_atomically(&folder.join(name), b"new").is_ok());
+        let written = names.iter().map(|name| write_atomically(&folder.join(name), b"new").is_ok());
         let written: Vec<bool> = written.collect();
         let left = self::names(&folder).len();
         let longer = write_atomically(&folder.join("x".repeat(256)), b"new");

@@ -192,10 +192,7 @@ impl<'g> Replay<'g> {
                 return Err(ScheduleError::StoresUnknown { storage });
             };
             if !block.role.may_be_stored() {
-                return Err(ScheduleError::CannotBeStored {
-                    storage,
-                    role: block.role,
-                });
+                return Err(ScheduleError::CannotBeStored { storage, role: block.role });
             }
             let place = &mut places[storage.index()];
             if !std::mem::replace(&mut place.at_start, true) {
@@ -262,11 +259,7 @@ impl<'g> Replay<'g> {
             let place = &self.places[storage.index()];
             if !place.live {
                 let name = name();
-                return Err(ScheduleError::ReadsDead {
-                    step,
-                    name,
-                    storage,
-                });
+                return Err(ScheduleError::ReadsDead { step, name, storage });
             }
             if let Some(updater) = self.graph.updater(storage)
                 && self.timeline.runs[updater.index()] > 0
@@ -302,11 +295,7 @@ impl<'g> Replay<'g> {
         self.timeline.runs[id.index()] += 1;
         let waited = self.clock.wait(ready);
         let span = self.clock.run(node.time);
-        Ok(Done {
-            scratch,
-            span,
-            waited,
-        })
+        Ok(Done { scratch, span, waited })
     }
 
     fn free(&mut self, step: StepId, storage: StorageId) -> Result<Done, ScheduleError> {
@@ -387,11 +376,7 @@ impl<'g> Replay<'g> {
     }
 
     fn passing(&self, span: Span, waited: Micros) -> Done {
-        Done {
-            scratch: Bytes::ZERO,
-            span,
-            waited,
-        }
+        Done { scratch: Bytes::ZERO, span, waited }
     }
 
     fn record(&mut self, step: StepId, during: Bytes) {

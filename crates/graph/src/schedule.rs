@@ -42,10 +42,9 @@ impl Store {
             ("latency", self.latency.get()),
         ];
         match numbers.iter().find(|(_, n)| !n.is_finite() || *n < 0.0) {
-            Some(&(what, number)) => Err(ScheduleError::BadStore {
-                what,
-                text: number.to_string(),
-            }),
+            Some(&(what, number)) => {
+                Err(ScheduleError::BadStore { what, text: number.to_string() })
+            }
             None => Ok(()),
         }
     }
@@ -65,10 +64,7 @@ pub struct Schedule {
 
 impl From<Vec<Step>> for Schedule {
     fn from(steps: Vec<Step>) -> Schedule {
-        Schedule {
-            steps,
-            ..Schedule::default()
-        }
+        Schedule { steps, ..Schedule::default() }
     }
 }
 

@@ -123,18 +123,8 @@ fn a_byte_order_mark_is_skipped() {
 #[test]
 fn a_missing_field_and_an_unknown_phase() {
     check("field", r#""outputs": [], "#, "", &["outputs", "line"]);
-    check(
-        "phase",
-        "\"backward\"",
-        "\"sideways\"",
-        &["sideways", "backward"],
-    );
-    check(
-        "role",
-        "\"gradient\"",
-        "\"gradients\"",
-        &["gradients", "gradient"],
-    );
+    check("phase", "\"backward\"", "\"sideways\"", &["sideways", "backward"]);
+    check("role", "\"gradient\"", "\"gradients\"", &["gradients", "gradient"]);
 }
 
 #[test]
@@ -150,66 +140,21 @@ fn a_cycle() {
 
 #[test]
 fn dangling_ids() {
-    check(
-        "reads",
-        r#""reads": [1]"#,
-        r#""reads": [7]"#,
-        &["n2", "back", "reads", "7", "3"],
-    );
-    check(
-        "writes",
-        r#""writes": [2]"#,
-        r#""writes": [-1]"#,
-        &["back", "writes", "-1"],
-    );
-    check(
-        "updates",
-        r#""updates": [0]"#,
-        r#""updates": [9]"#,
-        &["sgd", "updates", "9"],
-    );
-    check(
-        "outputs",
-        r#""outputs": []"#,
-        r#""outputs": [3]"#,
-        &["outputs", "3"],
-    );
-    check(
-        "targets",
-        r#""targets": [3]"#,
-        r#""targets": [4]"#,
-        &["targets", "4"],
-    );
+    check("reads", r#""reads": [1]"#, r#""reads": [7]"#, &["n2", "back", "reads", "7", "3"]);
+    check("writes", r#""writes": [2]"#, r#""writes": [-1]"#, &["back", "writes", "-1"]);
+    check("updates", r#""updates": [0]"#, r#""updates": [9]"#, &["sgd", "updates", "9"]);
+    check("outputs", r#""outputs": []"#, r#""outputs": [3]"#, &["outputs", "3"]);
+    check("targets", r#""targets": [3]"#, r#""targets": [4]"#, &["targets", "4"]);
 }
 
 #[test]
 fn sizes_that_are_no_sizes() {
-    check(
-        "fraction",
-        r#""bytes": 4,"#,
-        r#""bytes": 4.5,"#,
-        &["storage 1", "4.5"],
-    );
-    check(
-        "negative",
-        r#""bytes": 4,"#,
-        r#""bytes": -4,"#,
-        &["storage 1", "-4"],
-    );
+    check("fraction", r#""bytes": 4,"#, r#""bytes": 4.5,"#, &["storage 1", "4.5"]);
+    check("negative", r#""bytes": 4,"#, r#""bytes": -4,"#, &["storage 1", "-4"]);
     let huge = "18446744073709551616"; // 2^64
-    check(
-        "huge",
-        r#""bytes": 4,"#,
-        &format!(r#""bytes": {huge},"#),
-        &["storage 1"],
-    );
+    check("huge", r#""bytes": 4,"#, &format!(r#""bytes": {huge},"#), &["storage 1"]);
     let most = "18446744073709551615"; // a number of bytes, but too many
-    check(
-        "sum",
-        r#""bytes": 4,"#,
-        &format!(r#""bytes": {most},"#),
-        &["2^61", "storage 1"],
-    );
+    check("sum", r#""bytes": 4,"#, &format!(r#""bytes": {most},"#), &["2^61", "storage 1"]);
     check(
         "scratch",
         r#""time_us": 2.5,"#,
@@ -220,29 +165,14 @@ fn sizes_that_are_no_sizes() {
 
 #[test]
 fn times_that_are_no_times() {
-    check(
-        "below zero",
-        r#""time_us": 2.5"#,
-        r#""time_us": -2.5"#,
-        &["n1", "conv", "-2.5"],
-    );
+    check("below zero", r#""time_us": 2.5"#, r#""time_us": -2.5"#, &["n1", "conv", "-2.5"]);
     check("null", r#""time_us": 2.5"#, r#""time_us": null"#, &["null"]);
     check("nan", r#""time_us": 2.5"#, r#""time_us": NaN"#, &["line"]);
-    check(
-        "infinite",
-        r#""time_us": 2.5"#,
-        r#""time_us": 1e999"#,
-        &["number out of range"],
-    );
+    check("infinite", r#""time_us": 2.5"#, r#""time_us": 1e999"#, &["number out of range"]);
     // Finite alone, but not with the others, or not when it runs again.
-    let long = VALID
-        .replace("2.5", "1e308")
-        .replace("\"time_us\": 1,", "\"time_us\": 1e308,");
+    let long = VALID.replace("2.5", "1e308").replace("\"time_us\": 1,", "\"time_us\": 1e308,");
     let message = Graph::from_json(&long).expect_err("too long").to_string();
-    assert!(
-        message.contains("n1 (conv)") && message.contains("1e308"),
-        "{message}"
-    );
+    assert!(message.contains("n1 (conv)") && message.contains("1e308"), "{message}");
     assert!(Graph::from_json(&VALID.replace("2.5", "1e299")).is_ok());
 }
 
@@ -250,21 +180,10 @@ fn times_that_are_no_times() {
 fn a_read_before_its_write() {
     let late = r#"{"name": "late", "phase": "forward", "time_us": 1, "reads": [], "writes": [3]}"#;
     let text = VALID
-        .replace(
-            r#""reads": [0], "writes": [1]"#,
-            r#""reads": [0, 3], "writes": [1]"#,
-        )
-        .replace(
-            r#"{"bytes": 6,"#,
-            r#"{"bytes": 1, "role": "other"}, {"bytes": 6,"#,
-        )
-        .replace(
-            r#""recompute": false}"#,
-            &format!(r#""recompute": false}}, {late}"#),
-        );
-    let message = Graph::from_json(&text)
-        .expect_err("conv comes too early")
-        .to_string();
+        .replace(r#""reads": [0], "writes": [1]"#, r#""reads": [0, 3], "writes": [1]"#)
+        .replace(r#"{"bytes": 6,"#, r#"{"bytes": 1, "role": "other"}, {"bytes": 6,"#)
+        .replace(r#""recompute": false}"#, &format!(r#""recompute": false}}, {late}"#));
+    let message = Graph::from_json(&text).expect_err("conv comes too early").to_string();
     for word in ["n1", "conv", "s3", "late", "before"] {
         assert!(message.contains(word), "{word:?} is not in: {message}");
     }
@@ -272,24 +191,9 @@ fn a_read_before_its_write() {
 
 #[test]
 fn two_writers_and_no_writer() {
-    check(
-        "two",
-        r#""writes": [1]"#,
-        r#""writes": [1, 2]"#,
-        &["s2", "conv", "back"],
-    );
-    check(
-        "none",
-        r#""writes": [2]"#,
-        r#""writes": []"#,
-        &["s2", "no node"],
-    );
-    check(
-        "own",
-        r#""reads": [1]"#,
-        r#""reads": [1, 2]"#,
-        &["back", "s2", "updates"],
-    );
+    check("two", r#""writes": [1]"#, r#""writes": [1, 2]"#, &["s2", "conv", "back"]);
+    check("none", r#""writes": [2]"#, r#""writes": []"#, &["s2", "no node"]);
+    check("own", r#""reads": [1]"#, r#""reads": [1, 2]"#, &["back", "s2", "updates"]);
 }
 
 #[test]
@@ -300,12 +204,7 @@ fn inputs_that_run() {
         r#""reads": [1], "writes": [0]"#,
         &["w", "input"],
     );
-    check(
-        "target",
-        r#""targets": [3]"#,
-        r#""targets": [0]"#,
-        &["w", "target"],
-    );
+    check("target", r#""targets": [3]"#, r#""targets": [0]"#, &["w", "target"]);
 }
 
 #[test]
@@ -316,24 +215,14 @@ fn bad_updates() {
         r#""updates": [0]"#,
         &["sgd", "s0", "recompute"],
     );
-    check(
-        "unread",
-        r#""updates": [0]"#,
-        r#""updates": [1]"#,
-        &["sgd", "s1", "reads"],
-    );
+    check("unread", r#""updates": [0]"#, r#""updates": [1]"#, &["sgd", "s1", "reads"]);
     let earlier = r#""time_us": 2.5, "updates": [0], "recompute": false,"#;
     check("twice", r#""time_us": 2.5,"#, earlier, &["sgd", "s0", "n1"]);
     let text = VALID
         .replace(r#""time_us": 2.5,"#, earlier)
         .replace(r#""updates": [0], "recompute": false}]"#, "\"flops\": 1}]");
-    let message = Graph::from_json(&text)
-        .expect_err("sgd reads the old weight")
-        .to_string();
-    assert!(
-        message.contains("conv") && message.contains("n3 (sgd)"),
-        "{message}"
-    );
+    let message = Graph::from_json(&text).expect_err("sgd reads the old weight").to_string();
+    assert!(message.contains("conv") && message.contains("n3 (sgd)"), "{message}");
 }
 
 #[test]
@@ -344,12 +233,7 @@ fn bad_plans() {
         Plan::from_json(&format!(r#"{start}, "steps": [{steps}]}}"#))
     };
     assert!(plan(r#"{"run": 1}, {"free": 0}"#).is_ok());
-    for bad in [
-        r#"{"run": 1, "free": 0}"#,
-        "{}",
-        r#"{"run": -1}"#,
-        r#"{"free": 4294967296}"#,
-    ] {
+    for bad in [r#"{"run": 1, "free": 0}"#, "{}", r#"{"run": -1}"#, r#"{"free": 4294967296}"#] {
         let message = plan(bad).expect_err(bad).to_string();
         assert!(message.contains("step 0"), "{message}");
     }
@@ -359,13 +243,9 @@ fn bad_plans() {
 fn schedules_that_cannot_be_replayed() {
     let graph = Graph::from_json(VALID).expect("valid");
     let check = |steps: &[Step], expected: &str| {
-        let message = Timeline::new(&graph, &steps.to_vec().into())
-            .expect_err(expected)
-            .to_string();
-        assert!(
-            message.contains(expected),
-            "{expected:?} is not in: {message}"
-        );
+        let message =
+            Timeline::new(&graph, &steps.to_vec().into()).expect_err(expected).to_string();
+        assert!(message.contains(expected), "{expected:?} is not in: {message}");
     };
     let run = |n| Step::Run(NodeId(n));
     let free = |s| Step::Free(StorageId(s));
@@ -376,10 +256,7 @@ fn schedules_that_cannot_be_replayed() {
     check(&[free(1)], "not live");
     check(&[free(0)], "persistent");
     check(&[run(1), run(2), run(3), run(3)], "only once");
-    check(
-        &[run(1), run(2), run(3), run(1)],
-        "after sgd has overwritten it",
-    );
+    check(&[run(1), run(2), run(3), run(1)], "after sgd has overwritten it");
     check(&[run(1)], "sgd must run");
 }
 
@@ -388,9 +265,7 @@ fn a_failed_write_leaves_what_was_there() {
     let folder = Folder::new("write");
     let path = folder.0.join("taken");
     std::fs::create_dir(&path).expect("writable");
-    let message = write_atomically(&path, b"text")
-        .expect_err("it is a folder")
-        .to_string();
+    let message = write_atomically(&path, b"text").expect_err("it is a folder").to_string();
     assert!(message.contains("taken"), "{message}");
     assert!(path.is_dir());
     let left: Vec<_> = std::fs::read_dir(&folder.0).expect("readable").collect();

@@ -69,10 +69,7 @@ fn the_judge_agrees_where_it_is_at_hand() {
             serde_json::from_slice(&output.stdout).expect("the judge prints JSON");
         let graph = read_graph(&path).expect("every shared graph loads");
         let time = said["time_us"].as_f64().expect("a number");
-        let expected = (
-            said["peak_bytes"].as_u64().expect("a whole number"),
-            format!("{time:.3}"),
-        );
+        let expected = (said["peak_bytes"].as_u64().expect("a whole number"), format!("{time:.3}"));
         assert_eq!(plain_step(&graph), expected, "{}", path.display());
     }
 }

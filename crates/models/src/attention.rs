@@ -31,21 +31,13 @@ impl Attention {
         let depth = columns.checked_div(self.heads).unwrap_or(0);
         let by_head = |b: &Builder, x| b.reshape(x, &[batch, sequence, self.heads, depth]);
         let (query, key, value) = (by_head(b, query)?, by_head(b, key)?, by_head(b, value)?);
-        let operand = |var, transposed| HeadOperand {
-            var,
-            heads: Heads::Interleaved,
-            transposed,
-        };
+        let operand = |var, transposed| HeadOperand { var, heads: Heads::Interleaved, transposed };
         let scale = 1.0 / (depth as f32).sqrt();
         let (query, key) = (operand(&query, false), operand(&key, true));
         let scores = b.head_matmul("scores", query, key, Heads::Outer, scale)?;
         let probabilities = b.softmax("softmax", &scores, self.mask)?;
         let dropped = b.dropout("dropout", &probabilities, self.dropout)?;
-        let weights = HeadOperand {
-            var: &dropped,
-            heads: Heads::Outer,
-            transposed: false,
-        };
+        let weights = HeadOperand { var: &dropped, heads: Heads::Outer, transposed: false };
         let value = operand(&value, false);
         let context = b.head_matmul("context", weights, value, Heads::Interleaved, 1.0)?;
         b.reshape(&context, &[batch, sequence, columns])

@@ -40,14 +40,7 @@ impl BertConfig {
     /// A BERT of the usual proportions: four times as many hidden columns, 30,522 tokens and 512
     /// positions.
     pub const fn new(width: usize, layers: usize, heads: usize) -> BertConfig {
-        BertConfig {
-            width,
-            layers,
-            heads,
-            hidden: 4 * width,
-            vocab: 30_522,
-            positions: 512,
-        }
+        BertConfig { width, layers, heads, hidden: 4 * width, vocab: 30_522, positions: 512 }
     }
 }
 
@@ -67,9 +60,7 @@ pub(crate) fn forward(
     let labels = b.input("labels", &shape, DType::I64)?;
     let words = [config.vocab, config.width];
     let words = b.parameter("bert.embeddings.word_embeddings.weight", &words, INIT)?;
-    let mut x = b.scope("bert.embeddings", |b| {
-        embed(b, config, &tokens, &words, dropout)
-    })?;
+    let mut x = b.scope("bert.embeddings", |b| embed(b, config, &tokens, &words, dropout))?;
     for layer in 0..config.layers {
         x = b.scope(&format!("bert.encoder.layer.{layer}"), |b| {
             encoder_layer(b, config, &x, dropout)
@@ -122,20 +113,14 @@ fn encoder_layer(
     dropout: f32,
 ) -> Result<Var, ProgramError> {
     let width = config.width;
-    let attention = Attention {
-        heads: config.heads,
-        mask: Mask::Full,
-        dropout,
-    };
+    let attention = Attention { heads: config.heads, mask: Mask::Full, dropout };
     let context = b.scope("attention.self", |b| {
         let query = linear_from(b, "query", x, width, INIT)?;
         let key = linear_from(b, "key", x, width, INIT)?;
         let value = linear_from(b, "value", x, width, INIT)?;
         attention.attend(b, &query, &key, &value)
     })?;
-    let x = b.scope("attention.output", |b| {
-        add_and_norm(b, &context, x, width, dropout)
-    })?;
+    let x = b.scope("attention.output", |b| add_and_norm(b, &context, x, width, dropout))?;
     let hidden = b.scope("intermediate", |b| {
         let hidden = linear_from(b, "dense", &x, config.hidden, INIT)?;
         b.gelu("gelu", &hidden, GeluKind::Erf)

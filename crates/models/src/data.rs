@@ -78,11 +78,7 @@ impl Batch {
             InputKind::Tokens { vocab } => ids(&|i| token(self.token, i, vocab)),
             InputKind::MaskedTokens { vocab } => ids(&|i| self.masked_token(i, vocab)),
             InputKind::MaskedLabels { vocab } => ids(&|i| {
-                if self.is_chosen(i) {
-                    token(self.token, i, vocab)
-                } else {
-                    CrossEntropy::IGNORE
-                }
+                if self.is_chosen(i) { token(self.token, i, vocab) } else { CrossEntropy::IGNORE }
             }),
             InputKind::NextLabels { vocab } => {
                 let sequence = shape.last().copied().unwrap_or(1) as u64;

@@ -23,19 +23,10 @@ pub(crate) struct Gpt2Config {
 }
 
 /// `gpt2`.
-pub(crate) const SMALL: Gpt2Config = Gpt2Config {
-    width: 768,
-    layers: 12,
-    heads: 12,
-    vocab: 50_257,
-};
+pub(crate) const SMALL: Gpt2Config =
+    Gpt2Config { width: 768, layers: 12, heads: 12, vocab: 50_257 };
 /// Every part of a GPT-2, in a size for tests.
-pub(crate) const TINY: Gpt2Config = Gpt2Config {
-    width: 64,
-    layers: 3,
-    heads: 2,
-    vocab: 1000,
-};
+pub(crate) const TINY: Gpt2Config = Gpt2Config { width: 64, layers: 3, heads: 2, vocab: 1000 };
 
 const DROPOUT: f32 = 0.1;
 const NORM_EPS: f32 = 1e-5;
@@ -55,13 +46,9 @@ pub(crate) fn forward(
     let tokens = b.input("input_ids", &shape, DType::I64)?;
     let labels = b.input("labels", &shape, DType::I64)?;
     let words = b.parameter("transformer.wte.weight", &[vocab, config.width], INIT)?;
-    let mut x = b.scope("transformer", |b| {
-        embed(b, config, &tokens, &words, dropout)
-    })?;
+    let mut x = b.scope("transformer", |b| embed(b, config, &tokens, &words, dropout))?;
     for layer in 0..config.layers {
-        x = b.scope(&format!("transformer.h.{layer}"), |b| {
-            block(b, config, &x, dropout)
-        })?;
+        x = b.scope(&format!("transformer.h.{layer}"), |b| block(b, config, &x, dropout))?;
     }
     let x = layer_norm(b, "transformer.ln_f", &x, NORM_EPS)?;
     let logits = b.linear("lm_head", &x, &words, None)?;
@@ -113,11 +100,7 @@ fn attention(
 ) -> Result<Var, ProgramError> {
     let projected = conv1d(b, "c_attn", x, 3 * config.width, INIT)?;
     let parts = b.split("split", &projected, 3)?;
-    let attention = Attention {
-        heads: config.heads,
-        mask: Mask::Causal,
-        dropout,
-    };
+    let attention = Attention { heads: config.heads, mask: Mask::Causal, dropout };
     let context = attention.attend(b, &parts[0], &parts[1], &parts[2])?;
     let out = conv1d(b, "c_proj", &context, config.width, config.residual_init())?;
     b.dropout("resid_dropout", &out, dropout)
@@ -126,9 +109,7 @@ fn attention(
 impl Gpt2Config {
     /// Narrower where a map ends on the residual path, which each layer widens twice.
     fn residual_init(&self) -> Init {
-        Init::Normal {
-            std: 0.02 / ((2 * self.layers) as f32).sqrt(),
-        }
+        Init::Normal { std: 0.02 / ((2 * self.layers) as f32).sqrt() }
     }
 }
 

@@ -75,23 +75,13 @@ pub(crate) fn conv(
     out: usize,
     window: Square,
 ) -> Result<Var, ProgramError> {
-    let Square {
-        kernel,
-        stride,
-        padding,
-    } = window;
+    let Square { kernel, stride, padding } = window;
     let channels = columns(x);
     let fan_out = out * kernel * kernel;
-    let init = Init::Normal {
-        std: (2.0 / fan_out as f32).sqrt(),
-    };
+    let init = Init::Normal { std: (2.0 / fan_out as f32).sqrt() };
     let shape = [kernel, kernel, channels, out];
     let weight = b.parameter(&format!("{name}.weight"), &shape, init)?;
-    let options = ConvOptions {
-        stride: [stride; 2],
-        padding: [padding; 2],
-        groups: 1,
-    };
+    let options = ConvOptions { stride: [stride; 2], padding: [padding; 2], groups: 1 };
     b.conv(name, x, &weight, None, options)
 }
 

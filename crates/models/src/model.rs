@@ -20,13 +20,7 @@ pub struct ModelOptions {
 
 impl Default for ModelOptions {
     fn default() -> Self {
-        ModelOptions {
-            batch: 8,
-            image_size: 224,
-            sequence: 128,
-            optimizer: None,
-            dropout: None,
-        }
+        ModelOptions { batch: 8, image_size: 224, sequence: 128, optimizer: None, dropout: None }
     }
 }
 
@@ -92,10 +86,7 @@ pub struct Model {
 impl Model {
     /// How many numbers training changes.
     pub fn parameter_count(&self) -> usize {
-        let lens = self
-            .gradients
-            .iter()
-            .map(|&(p, _)| self.program.tensor(p).len());
+        let lens = self.gradients.iter().map(|&(p, _)| self.program.tensor(p).len());
         lens.sum()
     }
 }
@@ -120,18 +111,11 @@ impl Forward {
         }
         let mut program = builder.finish(&[&self.loss])?;
         if optimizer.is_none() {
-            program
-                .outputs
-                .extend(gradients.pairs().iter().map(|&(_, g)| g));
+            program.outputs.extend(gradients.pairs().iter().map(|&(_, g)| g));
         }
-        let inputs = self.inputs.iter().map(|(var, kind)| Input {
-            tensor: var.tensor(),
-            kind: *kind,
-        });
-        let tied = self
-            .tied
-            .into_iter()
-            .map(|(name, var)| (name, var.tensor()));
+        let inputs =
+            self.inputs.iter().map(|(var, kind)| Input { tensor: var.tensor(), kind: *kind });
+        let tied = self.tied.into_iter().map(|(name, var)| (name, var.tensor()));
         Ok(Model {
             program,
             inputs: inputs.collect(),

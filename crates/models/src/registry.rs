@@ -63,26 +63,16 @@ impl Family {
     fn build(self, name: &str, options: &ModelOptions) -> Result<Model, ModelError> {
         let sequence = options.sequence;
         if let Some(positions) = self.positions().filter(|&positions| sequence > positions) {
-            return Err(ModelError::SequenceTooLong {
-                model: name.into(),
-                sequence,
-                positions,
-            });
+            return Err(ModelError::SequenceTooLong { model: name.into(), sequence, positions });
         }
         if self.predicts_next() && sequence < 2 {
-            return Err(ModelError::SequenceTooShort {
-                model: name.into(),
-                sequence,
-            });
+            return Err(ModelError::SequenceTooShort { model: name.into(), sequence });
         }
         let mut builder = Builder::new(self.program_name(name, options));
         let model = self
             .forward(&mut builder, options)
             .and_then(|forward| forward.train(builder, options.optimizer));
-        model.map_err(|source| ModelError::Program {
-            model: name.into(),
-            source,
-        })
+        model.map_err(|source| ModelError::Program { model: name.into(), source })
     }
 
     fn forward(self, b: &mut Builder, options: &ModelOptions) -> Result<Forward, ProgramError> {
@@ -111,12 +101,7 @@ impl Family {
 
     /// The name with the sizes that matter: `resnet152-b4`, `bert-base-b8-s128`.
     fn program_name(self, name: &str, options: &ModelOptions) -> String {
-        let ModelOptions {
-            batch,
-            image_size,
-            sequence,
-            ..
-        } = options;
+        let ModelOptions { batch, image_size, sequence, .. } = options;
         match self {
             Family::Mlp => format!("{name}-b{batch}"),
             Family::Resnet(_) if *image_size == 224 => format!("{name}-b{batch}"),
@@ -129,9 +114,7 @@ impl Family {
 }
 
 fn unknown(name: &str) -> ModelError {
-    let suggestion = names()
-        .min_by_key(|known| distance(name, known))
-        .expect("there are models");
+    let suggestion = names().min_by_key(|known| distance(name, known)).expect("there are models");
     ModelError::UnknownModel {
         name: name.into(),
         suggestion,

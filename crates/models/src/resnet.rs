@@ -15,11 +15,7 @@ const STEM_CHANNELS: usize = 64;
 /// A bottleneck's last convolution has this many times the channels of the others.
 const EXPANSION: usize = 4;
 
-const POINT: Square = Square {
-    kernel: 1,
-    stride: 1,
-    padding: 0,
-};
+const POINT: Square = Square { kernel: 1, stride: 1, padding: 0 };
 
 /// How many residual blocks each of the four stages has, and of which kind.
 #[derive(Clone, Copy)]
@@ -35,17 +31,11 @@ pub(crate) const RESNET101: Depth = bottleneck([3, 4, 23, 3]);
 pub(crate) const RESNET152: Depth = bottleneck([3, 8, 36, 3]);
 
 const fn basic(blocks: [usize; 4]) -> Depth {
-    Depth {
-        blocks,
-        bottleneck: false,
-    }
+    Depth { blocks, bottleneck: false }
 }
 
 const fn bottleneck(blocks: [usize; 4]) -> Depth {
-    Depth {
-        blocks,
-        bottleneck: true,
-    }
+    Depth { blocks, bottleneck: true }
 }
 
 pub(crate) fn forward(
@@ -53,9 +43,7 @@ pub(crate) fn forward(
     depth: Depth,
     options: &ModelOptions,
 ) -> Result<Forward, ProgramError> {
-    let ModelOptions {
-        batch, image_size, ..
-    } = *options;
+    let ModelOptions { batch, image_size, .. } = *options;
     let images = b.input("images", &[batch, image_size, image_size, 3], DType::F32)?;
     let labels = b.input("labels", &[batch], DType::I64)?;
     let mut x = stem(b, &images)?;
@@ -83,18 +71,10 @@ pub(crate) fn forward(
 }
 
 fn stem(b: &mut Builder, images: &Var) -> Result<Var, ProgramError> {
-    let window = Square {
-        kernel: 7,
-        stride: 2,
-        padding: 3,
-    };
+    let window = Square { kernel: 7, stride: 2, padding: 3 };
     let x = conv(b, "conv1", images, STEM_CHANNELS, window)?;
     let x = batch_norm(b, "bn1", &x, Then::Relu)?;
-    let pool = PoolOptions {
-        kernel: [3, 3],
-        stride: [2, 2],
-        padding: [1, 1],
-    };
+    let pool = PoolOptions { kernel: [3, 3], stride: [2, 2], padding: [1, 1] };
     b.max_pool("maxpool", &x, pool)
 }
 
@@ -106,17 +86,9 @@ fn residual_block(
     stride: usize,
     bottleneck: bool,
 ) -> Result<Var, ProgramError> {
-    let spatial = |stride| Square {
-        kernel: 3,
-        stride,
-        padding: 1,
-    };
+    let spatial = |stride| Square { kernel: 3, stride, padding: 1 };
     let windows: &[(usize, Square)] = if bottleneck {
-        &[
-            (channels, POINT),
-            (channels, spatial(stride)),
-            (channels * EXPANSION, POINT),
-        ]
+        &[(channels, POINT), (channels, spatial(stride)), (channels * EXPANSION, POINT)]
     } else {
         &[(channels, spatial(stride)), (channels, spatial(1))]
     };
@@ -129,12 +101,7 @@ fn residual_block(
         }
     }
     let residual = shortcut(b, x, &y, stride)?;
-    batch_norm(
-        b,
-        &format!("bn{}", windows.len()),
-        &y,
-        Then::AddRelu(&residual),
-    )
+    batch_norm(b, &format!("bn{}", windows.len()), &y, Then::AddRelu(&residual))
 }
 
 /// `x` itself, or projected where the block changes its size.
@@ -153,11 +120,7 @@ fn global_average(b: &mut Builder, x: &Var) -> Result<Var, ProgramError> {
     let &[batch, height, width, channels] = x.shape() else {
         unreachable!("a convolution gives an image")
     };
-    let whole = PoolOptions {
-        kernel: [height, width],
-        stride: [1, 1],
-        padding: [0, 0],
-    };
+    let whole = PoolOptions { kernel: [height, width], stride: [1, 1], padding: [0, 0] };
     let mean = b.avg_pool("avgpool", x, whole)?;
     b.reshape(&mean, &[batch, channels])
 }

@@ -22,21 +22,11 @@ pub(crate) struct TransformerConfig {
 }
 
 /// The seed transformer.
-pub(crate) const SEED: TransformerConfig = TransformerConfig {
-    width: 512,
-    layers: 6,
-    heads: 8,
-    hidden: 2048,
-    vocab: 30_000,
-};
+pub(crate) const SEED: TransformerConfig =
+    TransformerConfig { width: 512, layers: 6, heads: 8, hidden: 2048, vocab: 30_000 };
 /// Every part of it, in a size for tests.
-pub(crate) const TINY: TransformerConfig = TransformerConfig {
-    width: 64,
-    layers: 3,
-    heads: 2,
-    hidden: 256,
-    vocab: 1000,
-};
+pub(crate) const TINY: TransformerConfig =
+    TransformerConfig { width: 64, layers: 3, heads: 2, hidden: 256, vocab: 1000 };
 
 const DROPOUT: f32 = 0.1;
 const NORM_EPS: f32 = 1e-5;
@@ -53,9 +43,8 @@ pub(crate) fn forward(
     let labels = b.input("labels", &shape, DType::I64)?;
     let mut x = embed(b, config, &tokens, options)?;
     for layer in 0..config.layers {
-        x = b.scope(&format!("encoder.layers.{layer}"), |b| {
-            encoder_layer(b, config, &x, dropout)
-        })?;
+        x =
+            b.scope(&format!("encoder.layers.{layer}"), |b| encoder_layer(b, config, &x, dropout))?;
     }
     let logits = linear(b, "head", &x, vocab)?;
     let loss = b.cross_entropy("loss", &logits, &labels)?;
@@ -77,11 +66,8 @@ fn embed(
 ) -> Result<Var, ProgramError> {
     let shape = [options.sequence, config.width];
     let positions = b.parameter("pos", &shape, Init::Normal { std: 0.02 })?;
-    let table = b.parameter(
-        "embed.weight",
-        &[config.vocab, config.width],
-        Init::Normal { std: 1.0 },
-    )?;
+    let table =
+        b.parameter("embed.weight", &[config.vocab, config.width], Init::Normal { std: 1.0 })?;
     let ids = b.positions("position_ids", tokens.shape())?;
     let token = b.embedding("embed", tokens, &table)?;
     let position = b.embedding("embed_positions", &ids, &positions)?;
@@ -118,19 +104,11 @@ fn self_attention(
 ) -> Result<Var, ProgramError> {
     let width = config.width;
     let bound = (6.0 / (width + 3 * width) as f32).sqrt();
-    let weight = b.parameter(
-        "in_proj_weight",
-        &[3 * width, width],
-        Init::Uniform { bound },
-    )?;
+    let weight = b.parameter("in_proj_weight", &[3 * width, width], Init::Uniform { bound })?;
     let bias = b.parameter("in_proj_bias", &[3 * width], Init::Zeros)?;
     let projected = b.linear("in_proj", x, &weight, Some(&bias))?;
     let parts = b.split("split", &projected, 3)?;
-    let attention = Attention {
-        heads: config.heads,
-        mask: Mask::Full,
-        dropout,
-    };
+    let attention = Attention { heads: config.heads, mask: Mask::Full, dropout };
     let context = attention.attend(b, &parts[0], &parts[1], &parts[2])?;
     let bound = 1.0 / (width as f32).sqrt();
     linear_from(b, "out_proj", &context, width, Init::Uniform { bound })

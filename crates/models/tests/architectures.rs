@@ -58,11 +58,7 @@ fn check_names(name: &str, tensors: usize, expected: u64) {
     let mut lines: Vec<String> = first.chain(tied).collect();
     lines.sort();
     assert_eq!(lines.len(), tensors, "{name}");
-    assert_eq!(
-        fingerprint(&lines.join("\n")),
-        expected,
-        "{name}: {lines:#?}"
-    );
+    assert_eq!(fingerprint(&lines.join("\n")), expected, "{name}: {lines:#?}");
 }
 
 /// Expected values: torchvision 0.29, transformers 5.22, and plain PyTorch modules for the MLP and
@@ -87,18 +83,11 @@ fn names_and_shapes_are_those_of_the_originals() {
 fn every_model_is_a_valid_graph_with_and_without_an_optimizer() {
     for name in names() {
         for optimizer in [None, Some(Optimizer::sgd(0.1)), Some(Optimizer::adam(1e-3))] {
-            let options = ModelOptions {
-                optimizer,
-                ..small()
-            };
+            let options = ModelOptions { optimizer, ..small() };
             let model = build(name, &options).unwrap();
             let graph = model.program.graph(|_| Bytes::ZERO);
             let updates = graph.nodes().iter().filter(|n| n.phase == Phase::Optimizer);
-            let trained = if optimizer.is_some() {
-                model.gradients.len()
-            } else {
-                0
-            };
+            let trained = if optimizer.is_some() { model.gradients.len() } else { 0 };
             assert_eq!(updates.count(), trained, "{name}");
         }
     }
@@ -107,64 +96,30 @@ fn every_model_is_a_valid_graph_with_and_without_an_optimizer() {
 #[test]
 fn an_unknown_name_gets_a_suggestion() {
     let error = build("resnet-50", &small()).unwrap_err();
-    assert!(
-        matches!(
-            &error,
-            ModelError::UnknownModel {
-                suggestion: "resnet50",
-                ..
-            }
-        ),
-        "{error}"
-    );
-    assert!(
-        error.to_string().contains("did you mean `resnet50`"),
-        "{error}"
-    );
+    assert!(matches!(&error, ModelError::UnknownModel { suggestion: "resnet50", .. }), "{error}");
+    assert!(error.to_string().contains("did you mean `resnet50`"), "{error}");
 }
 
 #[test]
 fn an_image_that_is_too_small_is_refused_with_its_sizes() {
-    let options = ModelOptions {
-        image_size: 0,
-        ..small()
-    };
+    let options = ModelOptions { image_size: 0, ..small() };
     let error = build("resnet18", &options).unwrap_err().to_string();
-    assert!(
-        error.contains("`images` would have shape [2, 0, 0, 3]"),
-        "{error}"
-    );
-    let one_pixel = ModelOptions {
-        image_size: 32,
-        batch: 1,
-        ..small()
-    };
+    assert!(error.contains("`images` would have shape [2, 0, 0, 3]"), "{error}");
+    let one_pixel = ModelOptions { image_size: 32, batch: 1, ..small() };
     let error = build("resnet18", &one_pixel).unwrap_err().to_string();
-    assert!(
-        error.contains("`layer4.0.bn1`") && error.contains("at least 2"),
-        "{error}"
-    );
+    assert!(error.contains("`layer4.0.bn1`") && error.contains("at least 2"), "{error}");
 }
 
 #[test]
 fn a_sequence_beyond_the_positions_is_refused_with_both_numbers() {
-    let options = ModelOptions {
-        sequence: 513,
-        ..small()
-    };
+    let options = ModelOptions { sequence: 513, ..small() };
     let error = build("bert-tiny", &options).unwrap_err().to_string();
-    assert!(
-        error.contains("512 positions, but the sequence length is 513"),
-        "{error}"
-    );
+    assert!(error.contains("512 positions, but the sequence length is 513"), "{error}");
 }
 
 #[test]
 fn a_sequence_without_a_next_token_is_refused() {
-    let options = ModelOptions {
-        sequence: 1,
-        ..small()
-    };
+    let options = ModelOptions { sequence: 1, ..small() };
     for name in ["gpt2-tiny", "transformer-tiny"] {
         let error = build(name, &options).unwrap_err().to_string();
         assert!(error.contains("at least 2"), "{error}");
@@ -196,10 +151,7 @@ fn gradients_die_as_soon_as_they_are_complete() {
                 .position(|n| n.phase == Phase::Optimizer && n.reads[..2] == [parameter, gradient]);
             let between = updated.unwrap() - made.unwrap() - 1;
             let tensor = &model.program.tensor(parameter).name;
-            assert!(
-                between <= 3,
-                "{name}: {between} nodes hold the gradient of {tensor}"
-            );
+            assert!(between <= 3, "{name}: {between} nodes hold the gradient of {tensor}");
         }
     }
 }

@@ -4,12 +4,8 @@ use rekindle_models::{Input, InputKind, Model, ModelOptions, Values, build, data
 use rekindle_program::op::CrossEntropy;
 
 fn model(name: &str) -> Model {
-    let options = ModelOptions {
-        batch: 4,
-        image_size: 64,
-        sequence: 64,
-        ..ModelOptions::default()
-    };
+    let options =
+        ModelOptions { batch: 4, image_size: 64, sequence: 64, ..ModelOptions::default() };
     build(name, &options).unwrap()
 }
 
@@ -38,9 +34,7 @@ fn every_model_gets_values_for_each_input_within_range() {
                 | InputKind::MaskedLabels { vocab: limit }
                 | InputKind::NextLabels { vocab: limit } => limit as i64,
             };
-            let Values::I64(ids) = values else {
-                panic!("{name}: ids are i64")
-            };
+            let Values::I64(ids) = values else { panic!("{name}: ids are i64") };
             let allowed = |id: &i64| (0..limit).contains(id) || *id == CrossEntropy::IGNORE;
             assert!(ids.iter().all(allowed), "{name}: {kind:?}");
         }
@@ -74,10 +68,7 @@ fn masked_labels_are_the_tokens_behind_the_mask() {
         let (tokens, labels) = (ids(&model, 1, step, 0), ids(&model, 1, step, 1));
         assert_ne!(labels[0], CrossEntropy::IGNORE, "every batch has a loss");
         assert!(!tokens.contains(&0), "padding does not occur");
-        let masked = labels
-            .iter()
-            .zip(&tokens)
-            .filter(|(l, _)| **l != CrossEntropy::IGNORE);
+        let masked = labels.iter().zip(&tokens).filter(|(l, _)| **l != CrossEntropy::IGNORE);
         chosen += masked.clone().count();
         hidden += masked.filter(|(_, token)| **token == 103).count();
     }
@@ -94,12 +85,8 @@ fn features_carry_their_class() {
     let model = model("mlp");
     let sample = |step| {
         let mut batch = data::batch(&model, 9, step);
-        let (_, Values::I64(classes)) = batch.remove(1) else {
-            panic!("classes are ids")
-        };
-        let (_, Values::F32(features)) = batch.remove(0) else {
-            panic!("features are numbers")
-        };
+        let (_, Values::I64(classes)) = batch.remove(1) else { panic!("classes are ids") };
+        let (_, Values::F32(features)) = batch.remove(0) else { panic!("features are numbers") };
         (classes[0], features[..1024].to_vec())
     };
     let (class, features) = sample(0);

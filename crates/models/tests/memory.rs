@@ -22,10 +22,7 @@ fn peak() -> u64 {
 
 #[test]
 fn no_tensor_is_copied() {
-    let config = BertConfig {
-        vocab: 500_000,
-        ..BertConfig::new(32, 1, 2)
-    };
+    let config = BertConfig { vocab: 500_000, ..BertConfig::new(32, 1, 2) };
     let model = build_bert("wide", config, &ModelOptions::default()).expect("it builds");
     let size = |tensor: &rekindle_program::Tensor| tensor.len() * DType::F32.size();
     let largest = model.program.tensors.iter().map(size).max().unwrap_or(0) as u64;
@@ -40,10 +37,8 @@ fn no_tensor_is_copied() {
     let before = peak();
     save(&path, &model, |id| &memory[&id]).expect("written");
     let saving = peak() - before;
-    load(&path, &model, &mut memory, |memory, id| {
-        memory.get_mut(&id).expect("it is there")
-    })
-    .expect("read");
+    load(&path, &model, &mut memory, |memory, id| memory.get_mut(&id).expect("it is there"))
+        .expect("read");
     let loading = peak() - before;
     std::fs::remove_file(&path).expect("it can go");
     assert!(saving < MOST && loading < MOST, "{saving} and {loading}");

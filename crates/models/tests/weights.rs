@@ -11,20 +11,11 @@ use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 
 fn options() -> ModelOptions {
-    ModelOptions {
-        batch: 2,
-        image_size: 64,
-        sequence: 8,
-        ..ModelOptions::default()
-    }
+    ModelOptions { batch: 2, image_size: 64, sequence: 8, ..ModelOptions::default() }
 }
 
 fn small_bert() -> Model {
-    let config = BertConfig {
-        vocab: 50,
-        positions: 16,
-        ..BertConfig::new(8, 1, 2)
-    };
+    let config = BertConfig { vocab: 50, positions: 16, ..BertConfig::new(8, 1, 2) };
     build_bert("small", config, &options()).unwrap()
 }
 
@@ -66,9 +57,7 @@ fn save_initial(path: &Path, model: &Model) {
 fn read(path: &Path, model: &Model) -> Result<Memory, WeightsError> {
     let mut found = memory(model);
     found.values_mut().for_each(|bytes| bytes.fill(0xa5));
-    load(path, model, &mut found, |found, id| {
-        found.get_mut(&id).unwrap()
-    })?;
+    load(path, model, &mut found, |found, id| found.get_mut(&id).unwrap())?;
     Ok(found)
 }
 
@@ -142,9 +131,7 @@ fn convolution_weights_are_stored_output_first() {
     let tensors = tensors_of(&path);
     let (_, shape, data) = &tensors["conv1.weight"];
     assert_eq!(shape, &[64, 3, 7, 7]);
-    let conv1 = stored(&model)
-        .into_iter()
-        .find(|s| s.name == "conv1.weight");
+    let conv1 = stored(&model).into_iter().find(|s| s.name == "conv1.weight");
     let values = initial(&model, conv1.unwrap().tensor);
     let [o, i, h, w] = [5, 2, 3, 6];
     let at = 4 * (((o * 3 + i) * 7 + h) * 7 + w);
@@ -158,15 +145,9 @@ fn a_missing_tensor_is_named() {
     let error = load_damaged("missing", &small_bert(), |tensors| {
         tensors.remove("cls.predictions.transform.dense.bias");
     });
-    assert!(
-        matches!(error, WeightsError::Missing { count: 1, .. }),
-        "{error}"
-    );
+    assert!(matches!(error, WeightsError::Missing { count: 1, .. }), "{error}");
     let text = error.to_string();
-    assert!(
-        text.contains("`cls.predictions.transform.dense.bias`"),
-        "{text}"
-    );
+    assert!(text.contains("`cls.predictions.transform.dense.bias`"), "{text}");
 }
 
 #[test]
@@ -175,14 +156,8 @@ fn an_unexpected_tensor_is_named() {
         let pooler = (Dtype::F32, vec![1], vec![0; 4]);
         tensors.insert("bert.pooler.dense.bias".into(), pooler);
     });
-    assert!(
-        matches!(error, WeightsError::Unexpected { count: 1, .. }),
-        "{error}"
-    );
-    assert!(
-        error.to_string().contains("`bert.pooler.dense.bias`"),
-        "{error}"
-    );
+    assert!(matches!(error, WeightsError::Unexpected { count: 1, .. }), "{error}");
+    assert!(error.to_string().contains("`bert.pooler.dense.bias`"), "{error}");
 }
 
 #[test]
@@ -192,25 +167,16 @@ fn a_misshaped_tensor_is_named_with_both_shapes() {
         tensors.insert(name.into(), (Dtype::F32, vec![8, 8], vec![0; 256]));
     });
     let text = error.to_string();
-    assert!(
-        text.contains("has shape [8, 8], but the model needs [16, 8]"),
-        "{text}"
-    );
+    assert!(text.contains("has shape [8, 8], but the model needs [16, 8]"), "{text}");
 }
 
 #[test]
 fn a_tensor_of_another_type_is_named_with_both_types() {
     let error = load_damaged("type", &small_bert(), |tensors| {
-        tensors.insert(
-            "cls.predictions.bias".into(),
-            (Dtype::F16, vec![50], vec![0; 100]),
-        );
+        tensors.insert("cls.predictions.bias".into(), (Dtype::F16, vec![50], vec![0; 100]));
     });
     let text = error.to_string();
-    assert!(
-        text.contains("`cls.predictions.bias` holds F16, but the model needs F32"),
-        "{text}"
-    );
+    assert!(text.contains("`cls.predictions.bias` holds F16, but the model needs F32"), "{text}");
 }
 
 #[test]
@@ -220,10 +186,8 @@ fn tied_tensors_may_come_under_either_name_or_both_if_they_agree() {
     let path = directory.join("model.safetensors");
     save_initial(&path, &model);
     let expected = read(&path, &model).unwrap();
-    let (first, second) = (
-        "bert.embeddings.word_embeddings.weight",
-        "cls.predictions.decoder.weight",
-    );
+    let (first, second) =
+        ("bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight");
     let mut tensors = tensors_of(&path);
     let words = tensors[first].clone();
     tensors.insert(second.into(), words);
@@ -253,23 +217,14 @@ fn a_damaged_file_is_refused() {
     for length in [0, 5, 100, whole.len() - 1] {
         std::fs::write(&path, &whole[..length]).unwrap();
         let error = read(&path, &model).unwrap_err();
-        assert!(
-            matches!(error, WeightsError::Format { .. }),
-            "{length}: {error}"
-        );
+        assert!(matches!(error, WeightsError::Format { .. }), "{length}: {error}");
     }
     let mut huge = whole.clone();
     huge[..8].copy_from_slice(&u64::MAX.to_le_bytes());
     std::fs::write(&path, &huge).unwrap();
-    assert!(matches!(
-        read(&path, &model),
-        Err(WeightsError::Format { .. })
-    ));
+    assert!(matches!(read(&path, &model), Err(WeightsError::Format { .. })));
     let absent = directory.join("absent.safetensors");
-    assert!(matches!(
-        read(&absent, &model),
-        Err(WeightsError::Read { .. })
-    ));
+    assert!(matches!(read(&absent, &model), Err(WeightsError::Read { .. })));
     std::fs::remove_dir_all(directory).unwrap();
 }
 
@@ -279,10 +234,7 @@ fn values_of_a_wrong_size_leave_no_file() {
     let directory = directory("wrong-values");
     let path = directory.join("model.safetensors");
     let error = save(&path, &model, |_| &[0; 12]).unwrap_err();
-    assert!(
-        matches!(error, WeightsError::Values { found: 12, .. }),
-        "{error}"
-    );
+    assert!(matches!(error, WeightsError::Values { found: 12, .. }), "{error}");
     assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
     std::fs::remove_dir_all(directory).unwrap();
 }

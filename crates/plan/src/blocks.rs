@@ -35,10 +35,7 @@ fn draft(graph: &Graph, _: Bytes, _: &Options, _: &mut dyn Watch) -> Draft {
 
 /// A segment for each stretch of forward nodes of one block, or of none.
 fn cut(graph: &Graph) -> Segments {
-    let mut segments = Segments {
-        of: vec![None; graph.nodes().len()],
-        kept: Vec::new(),
-    };
+    let mut segments = Segments { of: vec![None; graph.nodes().len()], kept: Vec::new() };
     let mut current = None;
     let nodes = graph.node_ids().zip(graph.nodes());
     for (id, node) in nodes.filter(|(_, node)| node.phase == Phase::Forward) {

@@ -108,9 +108,7 @@ pub(crate) fn of_schedule(
     let peaks = Peaks::new(timeline);
     let is_plain = timeline.recomputed() == 0;
     let price = |&(a, time): &Timed| time.get() / a.bytes.get().max(1) as f64;
-    let dropped = activations
-        .iter()
-        .filter(|(a, _)| lives[a.storage.index()].made > 1);
+    let dropped = activations.iter().filter(|(a, _)| lives[a.storage.index()].made > 1);
     let dearest_dropped = dropped.map(price).fold(0.0, f64::max);
 
     let reason = |timed: &Timed, life: &Life| match life {

@@ -41,10 +41,7 @@ impl Draft {
     /// the schedule as it was, and it is what the rewritten graph does.
     pub(crate) fn freeing_after_last_use(self, graph: &Graph) -> Draft {
         let order: Vec<NodeId> = self.schedule.runs().collect();
-        Draft {
-            schedule: Schedule::of_order(graph, &order),
-            ..self
-        }
+        Draft { schedule: Schedule::of_order(graph, &order), ..self }
     }
 
     /// The draft with its replay.
@@ -53,14 +50,10 @@ impl Draft {
     /// If it cannot be replayed, which is the strategy's fault.
     pub(crate) fn replay(self, graph: &Graph, strategy: Strategy) -> Result<Replayed, PlanError> {
         match Timeline::new(graph, &self.schedule) {
-            Ok(timeline) => Ok(Replayed {
-                draft: self,
-                timeline,
-            }),
-            Err(error) => Err(PlanError::Rejected {
-                strategy: strategy.name,
-                why: error.to_string(),
-            }),
+            Ok(timeline) => Ok(Replayed { draft: self, timeline }),
+            Err(error) => {
+                Err(PlanError::Rejected { strategy: strategy.name, why: error.to_string() })
+            }
         }
     }
 }

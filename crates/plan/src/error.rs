@@ -86,40 +86,19 @@ impl Infeasible {
 
 impl std::fmt::Display for Infeasible {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Infeasible {
-            strategy,
-            budget,
-            smallest_known: smallest,
-            lower_bound: bound,
-            ..
-        } = self;
+        let Infeasible { strategy, budget, smallest_known: smallest, lower_bound: bound, .. } =
+            self;
         match self.is_proven() {
             true => writeln!(f, "no plan fits in {budget} ({} bytes)", budget.get())?,
-            false => writeln!(
-                f,
-                "{strategy} finds no plan for {budget} ({} bytes)",
-                budget.get()
-            )?,
+            false => writeln!(f, "{strategy} finds no plan for {budget} ({} bytes)", budget.get())?,
         }
-        writeln!(
-            f,
-            "  smallest budget with a known plan: {smallest} ({} bytes)",
-            smallest.get()
-        )?;
+        writeln!(f, "  smallest budget with a known plan: {smallest} ({} bytes)", smallest.get())?;
         writeln!(f, "  proven lower bound: {bound} ({} bytes)", bound.get())?;
         write!(f, "  at {} these must coexist:", self.at_name)?;
         for (id, bytes, name) in self.coexisting.iter().take(LISTED) {
-            write!(
-                f,
-                "\n    {bytes:>12}  {name} ({id})",
-                bytes = bytes.to_string()
-            )?;
+            write!(f, "\n    {bytes:>12}  {name} ({id})", bytes = bytes.to_string())?;
         }
-        if let Some(rest) = self
-            .coexisting
-            .get(LISTED..)
-            .filter(|rest| !rest.is_empty())
-        {
+        if let Some(rest) = self.coexisting.get(LISTED..).filter(|rest| !rest.is_empty()) {
             let bytes: Bytes = rest.iter().map(|&(_, bytes, _)| bytes).sum();
             let bytes = bytes.to_string();
             write!(f, "\n    {bytes:>12}  {} more storages", rest.len())?;

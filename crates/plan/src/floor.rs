@@ -83,11 +83,7 @@ impl<'g> Fixed<'g> {
         let persists = |s| graph.storage(s).role.is_persistent() && is_from_start(graph, s);
         let holds: Vec<bool> = graph.storage_ids().map(persists).collect();
         let fixed = graph.storage_ids().filter(|s| holds[s.index()]);
-        Fixed {
-            graph,
-            bytes: fixed.map(|s| graph.storage(s).bytes).sum(),
-            holds,
-        }
+        Fixed { graph, bytes: fixed.map(|s| graph.storage(s).bytes).sum(), holds }
     }
 
     /// Those of a list that are not fixed.

@@ -73,20 +73,14 @@ pub struct Stats {
 impl Planned {
     /// The time above the plain step's, as a share of it.
     pub fn overhead(&self) -> f64 {
-        share(
-            self.plan.time - self.stats.plain_time,
-            self.stats.plain_time,
-        )
+        share(self.plan.time - self.stats.plain_time, self.stats.plain_time)
     }
 
     /// The same schedule as a plan for `budget`, where no schedule is faster than `lower_bound`.
     pub(crate) fn at_budget(&self, budget: Bytes, lower_bound: Micros) -> Planned {
         debug_assert!(self.plan.peak <= budget);
         let stopped = matches!(self.status, Status::LimitReached { .. });
-        let plan = Plan {
-            budget,
-            ..self.plan.clone()
-        };
+        let plan = Plan { budget, ..self.plan.clone() };
         Planned {
             status: Status::new(plan.time, lower_bound, self.stats.plain_time, stopped),
             lower_bound,
@@ -165,10 +159,7 @@ pub(crate) fn finish(
 
 /// Which node runs at the peak, and what it cannot do without.
 fn at_peak(graph: &Graph, plan: &Plan, timeline: &Timeline) -> (Option<NodeId>, Bytes) {
-    match timeline
-        .peak_step
-        .map(|step| plan.schedule.steps[step.index()])
-    {
+    match timeline.peak_step.map(|step| plan.schedule.steps[step.index()]) {
         Some(Step::Run(id)) => (Some(id), floor_at(graph, id)),
         // Nothing runs at the start, nor while something is fetched; a free is never the first to
         // be as high.

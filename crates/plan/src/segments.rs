@@ -64,10 +64,8 @@ fn keep_outputs_of_fixed_nodes(
         let mut readers = graph.readers(*s).iter();
         readers.find(|r| r.index() > end).copied()
     };
-    let runs_again: Vec<Option<NodeId>> = dropped
-        .iter()
-        .map(|list| list.iter().filter_map(first_use).min())
-        .collect();
+    let runs_again: Vec<Option<NodeId>> =
+        dropped.iter().map(|list| list.iter().filter_map(first_use).min()).collect();
     let mut changed = false;
     for (id, node) in graph.node_ids().zip(graph.nodes()) {
         let Some(when) = segments[id.index()].and_then(|segment| runs_again[segment]) else {

@@ -31,12 +31,8 @@ pub(crate) type Drafter = fn(&Graph, Bytes, &Options, &mut dyn Watch) -> Draft;
 
 impl Strategy {
     /// Every strategy, the default first.
-    pub const ALL: &[Strategy] = &[
-        Strategy::SEARCH,
-        Strategy::MUTWO,
-        sqrt::STRATEGY,
-        blocks::STRATEGY,
-    ];
+    pub const ALL: &[Strategy] =
+        &[Strategy::SEARCH, Strategy::MUTWO, sqrt::STRATEGY, blocks::STRATEGY];
 
     /// The best that Rekindle knows, and the default.
     pub const SEARCH: Strategy = search::STRATEGY;

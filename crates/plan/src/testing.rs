@@ -24,10 +24,7 @@ pub(crate) fn node(name: &str, phase: Phase, reads: &[u32], writes: &[u32]) -> N
 /// A chain of `n` forward nodes `f0…`, and backward nodes `b(n-1)…b0` in which `b_i` reads what
 /// `f_i` made and the gradient before it. Every activation and gradient has 10 bytes, the input 1.
 pub(crate) fn chain(n: u32) -> Graph {
-    let storage = |bytes, role| Storage {
-        bytes: Bytes(bytes),
-        role,
-    };
+    let storage = |bytes, role| Storage { bytes: Bytes(bytes), role };
     let mut storages = vec![storage(1, Role::Input)];
     storages.extend(vec![storage(10, Role::Activation); n as usize]);
     storages.extend(vec![storage(10, Role::Gradient); n as usize]);
@@ -57,10 +54,7 @@ pub(crate) fn chain(n: u32) -> Graph {
 /// Parts of a graph with a parameter `x` of 1 byte, which is storage 0; the other storages have
 /// `bytes`, and the last of them is the output.
 pub(crate) fn parts(bytes: &[u64], nodes: Vec<Node>) -> GraphParts {
-    let storage = |bytes, role| Storage {
-        bytes: Bytes(bytes),
-        role,
-    };
+    let storage = |bytes, role| Storage { bytes: Bytes(bytes), role };
     let mut storages = vec![storage(1, Role::Parameter)];
     storages.extend(bytes.iter().map(|&bytes| storage(bytes, Role::Activation)));
     let mut all = vec![node("x", Phase::Input, &[], &[0])];

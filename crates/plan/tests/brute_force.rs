@@ -36,10 +36,7 @@ fn tiny(seed: u64) -> Graph {
                     (true, 0) => Role::Parameter,
                     _ => Role::Activation,
                 };
-                storages.push(Storage {
-                    bytes: Bytes(1 + dice.u64(..9)),
-                    role,
-                });
+                storages.push(Storage { bytes: Bytes(1 + dice.u64(..9)), role });
                 StorageId(storages.len() as u32 - 1)
             })
             .collect();
@@ -48,11 +45,7 @@ fn tiny(seed: u64) -> Graph {
             name: format!("n{i}"),
             op: String::new(),
             phase: if input { Phase::Input } else { Phase::Forward },
-            time: Micros(if input {
-                0.0
-            } else {
-                1.0 + dice.u64(..9) as f64
-            }),
+            time: Micros(if input { 0.0 } else { 1.0 + dice.u64(..9) as f64 }),
             flops: None,
             reads,
             writes,

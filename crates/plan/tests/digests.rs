@@ -106,9 +106,7 @@ fn plans_are_those_of_the_committed_digests() {
     }
     let committed = std::fs::read_to_string(&file).expect("the digests are there");
     let committed: Vec<&str> = committed.lines().skip(1).collect();
-    let changed: Vec<&String> = found
-        .iter()
-        .filter(|row| !committed.contains(&row.as_str()))
-        .collect();
+    let changed: Vec<&String> =
+        found.iter().filter(|row| !committed.contains(&row.as_str())).collect();
     assert!(changed.is_empty(), "plans have changed:\n{changed:#?}");
 }

@@ -15,17 +15,11 @@ fn corpus() -> Vec<Graph> {
     let mut paths: Vec<PathBuf> = entries.map(|e| e.expect("readable").path()).collect();
     paths.retain(|p| p.extension().is_some_and(|e| e == "json"));
     paths.sort();
-    paths
-        .iter()
-        .map(|p| read_graph(p).expect("the corpus loads"))
-        .collect()
+    paths.iter().map(|p| read_graph(p).expect("the corpus loads")).collect()
 }
 
 fn options(strategy: Strategy) -> Options {
-    Options {
-        strategy,
-        effort: Effort::FIRST,
-    }
+    Options { strategy, effort: Effort::FIRST }
 }
 
 fn percent(bytes: Bytes, percent: u64) -> Bytes {
@@ -103,19 +97,10 @@ fn a_budget_under_the_floor_is_refused_with_the_node_and_its_storages() {
             panic!("{} cannot fit", graph.name());
         };
         assert!(infeasible.is_proven());
-        let live: Bytes = infeasible
-            .coexisting
-            .iter()
-            .map(|&(_, bytes, _)| bytes)
-            .sum();
+        let live: Bytes = infeasible.coexisting.iter().map(|&(_, bytes, _)| bytes).sum();
         assert_eq!(live + infeasible.workspace, infeasible.lower_bound);
         let message = infeasible.to_string();
-        for word in [
-            "no plan fits",
-            "smallest budget",
-            "lower bound",
-            &infeasible.at_name,
-        ] {
+        for word in ["no plan fits", "smallest budget", "lower bound", &infeasible.at_name] {
             assert!(message.contains(word), "{word:?} is not in: {message}");
         }
     }
@@ -174,15 +159,10 @@ fn a_bound_holds_for_the_plans_of_every_strategy() {
     for graph in [persistent, with_an_output_that_stays("activation", updated)] {
         let planned = |strategy, budget| plan(&graph, budget, &options(strategy), &mut NoWatch);
         for budget in (20..60).map(Bytes) {
-            let answers = Strategy::ALL
-                .iter()
-                .map(|&strategy| planned(strategy, budget));
+            let answers = Strategy::ALL.iter().map(|&strategy| planned(strategy, budget));
             let answers: Vec<_> = answers.collect();
             let found = answers.iter().flatten();
-            for (one, other) in found
-                .clone()
-                .flat_map(|a| found.clone().map(move |b| (a, b)))
-            {
+            for (one, other) in found.clone().flat_map(|a| found.clone().map(move |b| (a, b))) {
                 assert!(one.lower_bound <= other.plan.time, "at {budget}");
             }
         }

@@ -38,10 +38,7 @@ fn main() {
     for number in 1..=ROUNDS {
         let round = Round::run(&mut engine, &steps);
         let [before, after] = round.plain;
-        println!(
-            "{number},{before:.4},{after:.4},{:.4},{:.4}",
-            round.sum, round.profiling
-        );
+        println!("{number},{before:.4},{after:.4},{:.4},{:.4}", round.sum, round.profiling);
         rounds.push(round);
     }
     let plain = median(rounds.iter().flat_map(|r| r.plain).collect());
@@ -70,9 +67,7 @@ impl Round {
         let measurement = measure(engine, steps, &mut HostSpill::new(), &mut |_| {});
         let profiling = started.elapsed().as_secs_f64();
         let after = plain_step(engine);
-        let graph = measurement
-            .expect("the batch is good and host memory can be had")
-            .graph;
+        let graph = measurement.expect("the batch is good and host memory can be had").graph;
         Round {
             plain: [before, after],
             sum: graph.nodes().iter().map(|n| n.time.seconds()).sum(),
@@ -84,9 +79,7 @@ impl Round {
 /// The seconds of one step without the profiler.
 fn plain_step(engine: &mut Engine) -> f64 {
     let started = Instant::now();
-    engine
-        .run(Iteration { seed: 0, number: 1 })
-        .expect("the batch is good");
+    engine.run(Iteration { seed: 0, number: 1 }).expect("the batch is good");
     started.elapsed().as_secs_f64()
 }
 

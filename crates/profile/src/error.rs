@@ -20,12 +20,7 @@ pub enum ProfileError {
          batch), more than the limit of {limit}; swapping cannot help there: raise the limit or \
          take a smaller batch"
     )]
-    NodeDoesNotFit {
-        node: String,
-        needed: Bytes,
-        persistent: Bytes,
-        limit: Bytes,
-    },
+    NodeDoesNotFit { node: String, needed: Bytes, persistent: Bytes, limit: Bytes },
     #[error(
         "the step needs an arena of {needed} with everything idle swapped out, more than the limit \
          of {limit}; raise the limit to {needed} or take a smaller batch"

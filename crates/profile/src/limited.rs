@@ -55,19 +55,12 @@ impl Limited {
             let arena = layout.predicted().arena;
             if arena <= limit {
                 let engine = Engine::with_layout(layout, 0, ready)?;
-                return Ok(Limited {
-                    engine,
-                    swapped,
-                    graph,
-                });
+                return Ok(Limited { engine, swapped, graph });
             }
             smallest = smallest.min(arena);
             room = room.saturating_sub(arena - limit);
         }
-        Err(ProfileError::LimitTooSmall {
-            limit,
-            needed: smallest,
-        })
+        Err(ProfileError::LimitTooSmall { limit, needed: smallest })
     }
 
     /// Measures the step. The engine has its batch and its spill tier.
@@ -88,15 +81,11 @@ impl Limited {
             started: Instant::now(),
             times: vec![Vec::new(); runs],
             watch,
-            progress: MeasureProgress {
-                done: 0,
-                total: (runs - sources) * options.steps(),
-            },
+            progress: MeasureProgress { done: 0, total: (runs - sources) * options.steps() },
         };
         for number in 1..=options.steps() as u64 {
             let seed = options.seed;
-            self.engine
-                .run_observed(Iteration { seed, number }, &mut timer)?;
+            self.engine.run_observed(Iteration { seed, number }, &mut timer)?;
             if number == options.steps() as u64 - options.measured as u64 {
                 timer.times.iter_mut().for_each(Vec::clear);
             }

@@ -29,11 +29,7 @@ pub struct MeasureOptions {
 
 impl Default for MeasureOptions {
     fn default() -> Self {
-        MeasureOptions {
-            warmup: 1,
-            measured: 3,
-            seed: 0,
-        }
+        MeasureOptions { warmup: 1, measured: 3, seed: 0 }
     }
 }
 
@@ -67,11 +63,7 @@ pub struct Measurement {
 impl Measurement {
     /// The profile that follows from it.
     pub fn profile(&self, model: &str, batch_size: usize, device: &str) -> Profile {
-        let measured = Measured {
-            device,
-            peak_mem: &self.peak_mem,
-            swap_times: &self.swap_times,
-        };
+        let measured = Measured { device, peak_mem: &self.peak_mem, swap_times: &self.swap_times };
         Profile::new(model, batch_size, &self.graph, &measured)
     }
 }
@@ -92,17 +84,11 @@ pub fn measure(
     let graph = engine.graph().clone();
     let activations = Analysis::new(&graph).activations;
     let per_step = graph.natural_order().len();
-    let mut progress = MeasureProgress {
-        done: 0,
-        total: per_step * options.steps(),
-    };
+    let mut progress = MeasureProgress { done: 0, total: per_step * options.steps() };
     let mut number = 0;
     let mut next = || {
         number += 1;
-        Iteration {
-            seed: options.seed,
-            number,
-        }
+        Iteration { seed: options.seed, number }
     };
     let mut swaps = SwapTimer::new(&graph, &activations, spill, watch, progress);
     for _ in 0..options.warmup.max(1) {
@@ -115,11 +101,7 @@ pub fn measure(
         engine.run_observed(next(), &mut nodes)?;
     }
     let (times, peak_mem) = nodes.medians();
-    Ok(Measurement {
-        graph: graph.with_times(&times)?,
-        peak_mem,
-        swap_times,
-    })
+    Ok(Measurement { graph: graph.with_times(&times)?, peak_mem, swap_times })
 }
 
 /// Copies each activation to the spill tier and back as soon as it is made.

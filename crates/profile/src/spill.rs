@@ -42,10 +42,7 @@ impl Spill for HostSpill {
     }
 
     fn load(&mut self, slot: usize, bytes: &mut [u8]) -> Result<(), SpillError> {
-        let held = self
-            .slots
-            .get(slot)
-            .and_then(|held| held.get(..bytes.len()));
+        let held = self.slots.get(slot).and_then(|held| held.get(..bytes.len()));
         let held = held.ok_or_else(|| never_stored(slot))?;
         bytes.copy_from_slice(held);
         Ok(())
@@ -76,11 +73,7 @@ impl FileSpill {
     pub fn new(folder: &Path) -> Result<FileSpill, std::io::Error> {
         let path = folder.join(format!("rekindle-spill.{}", std::process::id()));
         let mut options = File::options();
-        let file = options
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(&path)?;
+        let file = options.read(true).write(true).create_new(true).open(&path)?;
         let unnamed = std::fs::remove_file(&path).is_ok();
         Ok(FileSpill {
             folder: folder.to_owned(),
@@ -145,9 +138,7 @@ impl Drop for FileSpill {
 }
 
 fn never_stored(slot: usize) -> SpillError {
-    SpillError::Failed(format!(
-        "slot {slot} of the spill tier does not hold that many bytes"
-    ))
+    SpillError::Failed(format!("slot {slot} of the spill tier does not hold that many bytes"))
 }
 
 #[cfg(test)]

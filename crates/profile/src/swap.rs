@@ -67,31 +67,19 @@ pub fn swap(program: &Program, graph: &Graph, limit: Bytes) -> Result<Swapped, P
 
 fn persistent_bytes(graph: &Graph) -> Bytes {
     let storages = graph.storages().iter();
-    storages
-        .filter(|s| s.role.is_persistent())
-        .map(|s| s.bytes)
-        .sum()
+    storages.filter(|s| s.role.is_persistent()).map(|s| s.bytes).sum()
 }
 
 /// What must be there while a node runs: the persistent storages, its operands, its scratch.
 fn check_every_node(graph: &Graph, persistent: Bytes, limit: Bytes) -> Result<(), ProfileError> {
     let needed = |id: NodeId| {
         let node = graph.node(id);
-        let operands = node
-            .reads
-            .iter()
-            .chain(&node.writes)
-            .map(|&s| graph.storage(s));
-        let passing = operands
-            .filter(|s| !s.role.is_persistent())
-            .map(|s| s.bytes);
+        let operands = node.reads.iter().chain(&node.writes).map(|&s| graph.storage(s));
+        let passing = operands.filter(|s| !s.role.is_persistent()).map(|s| s.bytes);
         persistent + passing.sum() + node.workspace
     };
     let order = graph.natural_order();
-    match order
-        .into_iter()
-        .max_by_key(|&id| (needed(id), std::cmp::Reverse(id)))
-    {
+    match order.into_iter().max_by_key(|&id| (needed(id), std::cmp::Reverse(id))) {
         Some(id) if needed(id) > limit => Err(ProfileError::NodeDoesNotFit {
             node: graph.node(id).name.clone(),
             needed: needed(id),
@@ -131,10 +119,7 @@ impl<'a> Walk<'a> {
             plain,
             graph,
             limit,
-            program: Program {
-                nodes: Vec::new(),
-                ..plain.clone()
-            },
+            program: Program { nodes: Vec::new(), ..plain.clone() },
             origins: Vec::new(),
             place: graph.storage_ids().map(Some).collect(),
             slots: vec![None; graph.storages().len()],
@@ -150,11 +135,7 @@ impl<'a> Walk<'a> {
         let node = self.graph.node(id);
         let away = |s: &&StorageId| self.place[s.index()].is_none();
         let back: Vec<StorageId> = node.reads.iter().filter(away).copied().collect();
-        let made = node
-            .writes
-            .iter()
-            .copied()
-            .filter(|&w| !self.is_persistent(w));
+        let made = node.writes.iter().copied().filter(|&w| !self.is_persistent(w));
         let made: Vec<StorageId> = made.collect();
         let incoming = self.bytes(&back) + self.bytes(&made) + node.workspace;
         self.make_room(incoming, id);
@@ -180,13 +161,8 @@ impl<'a> Walk<'a> {
             let first = idle.next().expect("a node alone fits");
             // An output without a further use is needed at the very end.
             let next_use = |&s: &StorageId| self.next_use(s, at).unwrap_or(NodeId(u32::MAX));
-            let farthest = idle.fold(*first, |best, &s| {
-                if next_use(&s) > next_use(&best) {
-                    s
-                } else {
-                    best
-                }
-            });
+            let farthest =
+                idle.fold(*first, |best, &s| if next_use(&s) > next_use(&best) { s } else { best });
             self.evict(farthest, at);
         }
     }
@@ -210,10 +186,9 @@ impl<'a> Walk<'a> {
     fn fetch(&mut self, storage: StorageId) {
         let tensor = self.plain.tensor(storage);
         let id = StorageId::new(self.program.tensors.len());
-        self.program.tensors.push(Tensor {
-            name: format!("{}@{}", tensor.name, id.0),
-            ..tensor.clone()
-        });
+        self.program
+            .tensors
+            .push(Tensor { name: format!("{}@{}", tensor.name, id.0), ..tensor.clone() });
         self.program.init.push(None);
         let op = Fetch(self.transfer(storage)).into();
         self.push_transfer(op, Origin::Fetch(storage), vec![], vec![id]);
@@ -275,10 +250,7 @@ impl<'a> Walk<'a> {
         }
         let place = |s: &StorageId| self.place[s.index()].expect("outputs are there");
         self.program.outputs = outputs.iter().map(place).collect();
-        Swapped {
-            program: self.program,
-            origins: self.origins,
-        }
+        Swapped { program: self.program, origins: self.origins }
     }
 
     /// The first reader after `at`.

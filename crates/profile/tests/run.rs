@@ -22,14 +22,7 @@ fn small(name: &str) -> Model {
     };
     let model = match name {
         // The real vocabulary would take all of the memory and the time.
-        "bert" => build_bert(
-            name,
-            BertConfig {
-                vocab: 200,
-                ..BertConfig::TINY
-            },
-            &options,
-        ),
+        "bert" => build_bert(name, BertConfig { vocab: 200, ..BertConfig::TINY }, &options),
         _ => build(name, &options),
     };
     model.expect("the model builds")
@@ -46,11 +39,7 @@ fn write_batch(engine: &mut Engine, model: &Model) {
 }
 
 fn once() -> MeasureOptions {
-    MeasureOptions {
-        warmup: 0,
-        measured: 1,
-        seed: 7,
-    }
+    MeasureOptions { warmup: 0, measured: 1, seed: 7 }
 }
 
 #[test]
@@ -63,11 +52,7 @@ fn measured_node_peaks_are_those_of_the_byte_timeline() {
         let measured = measured.expect("the batch is good");
         assert_eq!(measured.peak_mem, node_peaks(engine.graph()), "{name}");
         let highest = measured.peak_mem.iter().copied().max();
-        assert_eq!(
-            highest,
-            Some(Timeline::natural(engine.graph()).peak),
-            "{name}"
-        );
+        assert_eq!(highest, Some(Timeline::natural(engine.graph()).peak), "{name}");
         assert!(measured.swap_times.iter().all(Option::is_some), "{name}");
         let analysis = Analysis::new(&measured.graph);
         let totals = breakdowns(&measured.graph, &analysis);
@@ -82,15 +67,8 @@ fn progress_counts_every_run_of_a_node() {
     let mut engine = Engine::new(&model.program, THREADS).expect("it fits");
     write_batch(&mut engine, &model);
     let mut seen = Vec::new();
-    let options = MeasureOptions {
-        warmup: 2,
-        measured: 3,
-        seed: 0,
-    };
-    measure(&mut engine, &options, &mut HostSpill::new(), &mut |p| {
-        seen.push(p)
-    })
-    .expect("it runs");
+    let options = MeasureOptions { warmup: 2, measured: 3, seed: 0 };
+    measure(&mut engine, &options, &mut HostSpill::new(), &mut |p| seen.push(p)).expect("it runs");
     let total = 5 * engine.graph().natural_order().len();
     assert!(seen.iter().all(|p| p.total == total));
     assert!(seen.iter().map(|p| p.done).eq(1..=total));
@@ -125,10 +103,7 @@ fn a_copy_that_there_is_no_memory_for_is_an_error() {
 fn measuring_nothing_is_refused() {
     let model = small("mlp");
     let mut engine = Engine::new(&model.program, THREADS).expect("it fits");
-    let options = MeasureOptions {
-        measured: 0,
-        ..once()
-    };
+    let options = MeasureOptions { measured: 0, ..once() };
     let result = measure(&mut engine, &options, &mut HostSpill::new(), &mut |_| {});
     assert!(matches!(result, Err(ProfileError::NothingMeasured)));
 }
@@ -138,11 +113,8 @@ fn on_the_perceptron_memory_rises_then_falls() {
     let model = small("mlp");
     let graph = lower(&model.program, THREADS);
     let scratch = |n: usize| graph.nodes()[n].workspace;
-    let live: Vec<Bytes> = node_peaks(&graph)
-        .iter()
-        .enumerate()
-        .map(|(n, &p)| p - scratch(n))
-        .collect();
+    let live: Vec<Bytes> =
+        node_peaks(&graph).iter().enumerate().map(|(n, &p)| p - scratch(n)).collect();
     let of = |phase| -> Vec<Bytes> {
         let ranks = graph.node_ids().filter(|&n| graph.node(n).phase == phase);
         ranks.map(|n| live[n.index()]).collect()
@@ -192,10 +164,7 @@ fn check_limited(name: &str, spill: Box<dyn Spill + Send>) {
     // A hundredth more than the heaviest node, for fragmentation.
     let (_, heaviest) = heaviest_node(&model);
     let limit = Bytes(heaviest.get() / 100 * 101);
-    assert!(
-        limit < plain_peak,
-        "{name}: {limit} is no limit, {plain_peak} is all it needs"
-    );
+    assert!(limit < plain_peak, "{name}: {limit} is no limit, {plain_peak} is all it needs");
     let context = Iteration { seed: 7, number: 1 };
 
     let mut plain = Engine::new(&model.program, THREADS).expect("it fits");
@@ -220,14 +189,8 @@ fn check_limited(name: &str, spill: Box<dyn Spill + Send>) {
         };
         assert_eq!(bits(&plain), bits(&limited.engine), "{name}");
     }
-    let measured = limited
-        .measure(&once(), &mut |_| {})
-        .expect("it has run before");
-    assert_eq!(
-        measured.peak_mem,
-        node_peaks(plain.graph()),
-        "{name}: bytes are the plain step's"
-    );
+    let measured = limited.measure(&once(), &mut |_| {}).expect("it has run before");
+    assert_eq!(measured.peak_mem, node_peaks(plain.graph()), "{name}: bytes are the plain step's");
     assert!(measured.swap_times.iter().all(Option::is_some), "{name}");
 }
 
@@ -251,12 +214,7 @@ fn every_activation_leaves_after_its_last_forward_use_and_returns_for_its_first_
     let peak = Timeline::natural(&graph).peak;
     let origins = swap(&model.program, &graph, peak).expect("it fits").origins;
     for a in Analysis::new(&graph).activations {
-        let at = |origin| {
-            origins
-                .iter()
-                .position(|&o| o == origin)
-                .expect("it is there")
-        };
+        let at = |origin| origins.iter().position(|&o| o == origin).expect("it is there");
         let out = at(Origin::Offload(a.storage));
         let back = at(Origin::Fetch(a.storage));
         assert!(at(Origin::Node(a.idle_after())) < out);
@@ -273,19 +231,9 @@ fn a_node_that_alone_does_not_fit_is_named() {
     let (name, needed) = heaviest_node(&model);
     let persistent = graph.storages().iter().filter(|s| s.role.is_persistent());
     let persistent: Bytes = persistent.map(|s| s.bytes).sum();
-    let node = graph
-        .nodes()
-        .iter()
-        .find(|n| n.name == name)
-        .expect("a node of the step");
-    let operands = node
-        .reads
-        .iter()
-        .chain(&node.writes)
-        .map(|&s| graph.storage(s));
-    let passing = operands
-        .filter(|s| !s.role.is_persistent())
-        .map(|s| s.bytes);
+    let node = graph.nodes().iter().find(|n| n.name == name).expect("a node of the step");
+    let operands = node.reads.iter().chain(&node.writes).map(|&s| graph.storage(s));
+    let passing = operands.filter(|s| !s.role.is_persistent()).map(|s| s.bytes);
     assert_eq!(needed, persistent + passing.sum() + node.workspace);
     let error = limited(&model, Bytes(needed.get() - 1)).err();
     let message = error.expect("one byte too little").to_string();

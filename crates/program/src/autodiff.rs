@@ -35,9 +35,7 @@ impl Gradients {
 
     /// The gradient of a parameter, if it has one.
     pub fn of(&self, parameter: &Var) -> Option<StorageId> {
-        let at = self
-            .pairs
-            .binary_search_by_key(&parameter.tensor(), |&(parameter, _)| parameter);
+        let at = self.pairs.binary_search_by_key(&parameter.tensor(), |&(parameter, _)| parameter);
         at.ok().map(|at| self.pairs[at].1)
     }
 }
@@ -77,10 +75,7 @@ impl Builder {
         }
         for at in (0..self.nodes.len()).rev() {
             let node = &self.nodes[at];
-            let reached = node
-                .writes
-                .iter()
-                .any(|w| !contributions[w.index()].is_empty());
+            let reached = node.writes.iter().any(|w| !contributions[w.index()].is_empty());
             let needs = node.reads.iter().any(|r| needed[r.index()]);
             if node.phase == Phase::Forward && reached && needs {
                 let op = node.op;
@@ -96,9 +91,7 @@ impl Builder {
         }
         let trained = (0..contributions.len()).filter(|&i| self.trainable[i]);
         let pairs = trained.filter_map(|i| Some((StorageId::new(i), *contributions[i].first()?)));
-        Ok(Gradients {
-            pairs: pairs.collect(),
-        })
+        Ok(Gradients { pairs: pairs.collect() })
     }
 }
 
@@ -183,9 +176,7 @@ impl Rule<'_> {
         like: &[StorageId],
     ) -> Result<Vec<StorageId>, ProgramError> {
         let name = format!("{}.{suffix}", self.node.name);
-        let writes = like
-            .iter()
-            .map(|&id| (self.tensor(id).shape.clone(), self.tensor(id).dtype));
+        let writes = like.iter().map(|&id| (self.tensor(id).shape.clone(), self.tensor(id).dtype));
         let writes = writes.collect();
         let op = op.into();
         self.builder.emit(name, op, Phase::Backward, reads, writes)
@@ -208,9 +199,7 @@ impl Rule<'_> {
     pub(crate) fn zeros(&mut self, like: StorageId) -> Result<StorageId, ProgramError> {
         let name = format!("{}.zeros", self.tensor(like).name);
         let shape = self.tensor(like).shape.clone();
-        let zeros = self
-            .builder
-            .source(name, &shape, DType::F32, Role::Constant, Init::Zeros)?;
+        let zeros = self.builder.source(name, &shape, DType::F32, Role::Constant, Init::Zeros)?;
         Ok(zeros.tensor())
     }
 
@@ -228,12 +217,7 @@ impl Rule<'_> {
         }
         let last = arrived[room - 1];
         let len = self.tensor(to).len();
-        let sum = self.emit(
-            &format!("dsum{k}"),
-            Add { len },
-            vec![last, gradient],
-            &[to],
-        )?;
+        let sum = self.emit(&format!("dsum{k}"), Add { len }, vec![last, gradient], &[to])?;
         self.contributions[to.index()][room - 1] = sum[0];
         Ok(())
     }

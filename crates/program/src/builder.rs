@@ -178,13 +178,7 @@ impl Builder {
     /// As [`Builder::input`].
     pub fn positions(&mut self, name: &str, shape: &[usize]) -> Result<Var, ProgramError> {
         let row = shape.last().map_or(1, |&row| row.max(1));
-        self.source(
-            self.scoped(name),
-            shape,
-            DType::I64,
-            Role::Constant,
-            Init::Count(row),
-        )
+        self.source(self.scoped(name), shape, DType::I64, Role::Constant, Init::Count(row))
     }
 
     /// A gradient that is fed into the backward pass.
@@ -206,10 +200,7 @@ impl Builder {
     /// If the number of elements differs.
     pub fn reshape(&self, var: &Var, shape: &[usize]) -> Result<Var, ProgramError> {
         if elements(shape) == Some(var.len()) {
-            return Ok(Var {
-                tensor: var.tensor,
-                shape: shape.to_vec(),
-            });
+            return Ok(Var { tensor: var.tensor, shape: shape.to_vec() });
         }
         let name = self.tensors.get(var.tensor.index()).map(|t| t.name.clone());
         Err(ProgramError::Shape {
@@ -263,10 +254,7 @@ impl Builder {
         let len = shape.iter().product();
         let op = Source { dtype, len }.into();
         self.add_node(name, op, Phase::Input, vec![], vec![tensor]);
-        Ok(Var {
-            tensor,
-            shape: shape.to_vec(),
-        })
+        Ok(Var { tensor, shape: shape.to_vec() })
     }
 
     /// A node of the forward pass. `name` is the full name; one handle for each of `writes`.
@@ -281,9 +269,7 @@ impl Builder {
         let shapes: Vec<_> = writes.iter().map(|(shape, _)| shape.clone()).collect();
         let tensors = self.emit(name, op.into(), Phase::Forward, reads, writes)?;
         let handles = tensors.into_iter().zip(shapes);
-        Ok(handles
-            .map(|(tensor, shape)| Var { tensor, shape })
-            .collect())
+        Ok(handles.map(|(tensor, shape)| Var { tensor, shape }).collect())
     }
 
     /// A node of the forward pass with one result, an `f32` tensor of shape `shape`.
@@ -363,9 +349,9 @@ impl Builder {
             if shape.contains(&0) {
                 return Err(ProgramError::Empty { name, shape });
             }
-            let bytes = shape.iter().try_fold(dtype.size() as u64, |n, &extent| {
-                n.checked_mul(extent as u64)
-            });
+            let bytes = shape
+                .iter()
+                .try_fold(dtype.size() as u64, |n, &extent| n.checked_mul(extent as u64));
             if bytes.is_none_or(|bytes| bytes > LARGEST) {
                 let limit = LARGEST;
                 return Err(ProgramError::TooLarge { name, shape, limit });
@@ -383,12 +369,7 @@ impl Builder {
         init: Option<Init>,
     ) -> StorageId {
         let id = StorageId::new(self.tensors.len());
-        self.tensors.push(Tensor {
-            name,
-            shape,
-            dtype,
-            role,
-        });
+        self.tensors.push(Tensor { name, shape, dtype, role });
         self.init.push(init);
         self.trainable.push(false);
         id
@@ -403,13 +384,7 @@ impl Builder {
         writes: Vec<StorageId>,
     ) {
         self.names.insert(name.clone());
-        let node = Node {
-            name,
-            op,
-            phase,
-            reads,
-            writes,
-        };
+        let node = Node { name, op, phase, reads, writes };
         self.assert_shapes(&node);
         self.nodes.push(node);
     }
@@ -436,10 +411,7 @@ impl Builder {
         let tensor = self.tensors.get(var.tensor.index());
         tensor
             .filter(|tensor| tensor.len() == var.len())
-            .ok_or_else(|| ProgramError::Foreign {
-                node: node.into(),
-                operand,
-            })
+            .ok_or_else(|| ProgramError::Foreign { node: node.into(), operand })
     }
 
     /// Fails unless `var` is a handle of this builder and holds `dtype`.
@@ -454,12 +426,7 @@ impl Builder {
         if found == dtype {
             return Ok(());
         }
-        Err(ProgramError::Type {
-            node: node.into(),
-            operand,
-            expected: dtype,
-            found,
-        })
+        Err(ProgramError::Type { node: node.into(), operand, expected: dtype, found })
     }
 
     /// Fails unless `var` holds `f32` in exactly this shape.
@@ -493,9 +460,7 @@ impl Builder {
 
 /// How many elements a shape has, if the number fits.
 fn elements(shape: &[usize]) -> Option<usize> {
-    shape
-        .iter()
-        .try_fold(1usize, |n, &extent| n.checked_mul(extent))
+    shape.iter().try_fold(1usize, |n, &extent| n.checked_mul(extent))
 }
 
 /// The error for an operand of another shape.
@@ -505,10 +470,5 @@ pub(crate) fn wrong_shape(
     expected: String,
     found: &Var,
 ) -> ProgramError {
-    ProgramError::Shape {
-        node: node.into(),
-        operand,
-        expected,
-        found: found.shape.clone(),
-    }
+    ProgramError::Shape { node: node.into(), operand, expected, found: found.shape.clone() }
 }

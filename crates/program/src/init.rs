@@ -110,10 +110,7 @@ mod tests {
         assert!(values.iter().all(|v| (-0.5..=0.5).contains(v)));
         let (mean, deviation) = mean_and_deviation(&values);
         assert!(mean.abs() < 0.01, "{mean}");
-        assert!(
-            (deviation - 1.0 / 12f64.sqrt()).abs() < 0.005,
-            "{deviation}"
-        );
+        assert!((deviation - 1.0 / 12f64.sqrt()).abs() < 0.005, "{deviation}");
     }
 
     #[test]

@@ -132,10 +132,7 @@ impl Program {
             storages: self
                 .tensors
                 .iter()
-                .map(|t| Storage {
-                    bytes: t.bytes(),
-                    role: t.role,
-                })
+                .map(|t| Storage { bytes: t.bytes(), role: t.role })
                 .collect(),
             nodes: nodes.collect(),
             outputs: self.outputs.clone(),

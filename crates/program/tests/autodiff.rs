@@ -10,8 +10,7 @@ fn linear(b: &mut Builder, name: &str, x: &Var, out: usize) -> Var {
     let inputs = x.shape()[1];
     let weight = b.parameter(&format!("{name}.weight"), &[out, inputs], NORMAL);
     let bias = b.parameter(&format!("{name}.bias"), &[out], Init::Zeros);
-    b.linear(name, x, &weight.unwrap(), Some(&bias.unwrap()))
-        .unwrap()
+    b.linear(name, x, &weight.unwrap(), Some(&bias.unwrap())).unwrap()
 }
 
 /// Two linear layers with a ReLU between them, trained.
@@ -45,9 +44,7 @@ fn weights_come_before_data_and_data_gets_no_gradient() {
     let program = two_layers(None);
     assert_eq!(
         names(&program, Phase::Backward),
-        [
-            "loss.dx", "fc2.dw", "fc2.db", "fc2.dx", "relu.dx", "fc1.dw", "fc1.db"
-        ]
+        ["loss.dx", "fc2.dw", "fc2.db", "fc2.dx", "relu.dx", "fc1.dw", "fc1.db"]
     );
 }
 
@@ -55,10 +52,7 @@ fn weights_come_before_data_and_data_gets_no_gradient() {
 fn each_update_comes_as_soon_as_it_can() {
     let program = two_layers(Some(Optimizer::sgd(0.1)));
     let from = position(&program, "loss.dx");
-    let order: Vec<_> = program.nodes[from..]
-        .iter()
-        .map(|n| n.name.as_str())
-        .collect();
+    let order: Vec<_> = program.nodes[from..].iter().map(|n| n.name.as_str()).collect();
     assert_eq!(
         order,
         [
@@ -82,23 +76,13 @@ fn each_update_comes_as_soon_as_it_can() {
 fn roles_and_state_follow_the_optimizer() {
     let states = |optimizer| {
         let program = two_layers(Some(optimizer));
-        let states = program
-            .tensors
-            .iter()
-            .filter(|t| t.role == Role::OptimizerState);
+        let states = program.tensors.iter().filter(|t| t.role == Role::OptimizerState);
         states.map(|t| t.name.clone()).collect::<Vec<_>>()
     };
-    let plain = Optimizer::Sgd(SgdOptions {
-        learning_rate: 0.1,
-        momentum: 0.0,
-        weight_decay: 0.0,
-    });
+    let plain = Optimizer::Sgd(SgdOptions { learning_rate: 0.1, momentum: 0.0, weight_decay: 0.0 });
     assert!(states(plain).is_empty());
     assert_eq!(states(Optimizer::sgd(0.1))[0], "fc1.weight.momentum");
-    assert_eq!(
-        states(Optimizer::adam(0.1))[..2],
-        ["fc1.weight.exp_avg", "fc1.weight.exp_avg_sq"]
-    );
+    assert_eq!(states(Optimizer::adam(0.1))[..2], ["fc1.weight.exp_avg", "fc1.weight.exp_avg_sq"]);
     let program = two_layers(None);
     for node in &program.nodes {
         let expected = match node.phase {
@@ -106,13 +90,7 @@ fn roles_and_state_follow_the_optimizer() {
             Phase::Backward => Role::Gradient,
             Phase::Input | Phase::Optimizer => continue,
         };
-        assert!(
-            node.writes
-                .iter()
-                .all(|&w| program.tensor(w).role == expected),
-            "{}",
-            node.name
-        );
+        assert!(node.writes.iter().all(|&w| program.tensor(w).role == expected), "{}", node.name);
     }
 }
 
@@ -127,10 +105,7 @@ fn contributions_are_added_up() {
     let gradients = b.vjp(&[(&y, &seed)]).unwrap();
     let program = b.finish(&[]).unwrap();
     // An addition has no backward node; its terms share the gradient.
-    assert_eq!(
-        names(&program, Phase::Backward),
-        ["q.dx", "q.dsum0", "p.dx", "p.dsum0"]
-    );
+    assert_eq!(names(&program, Phase::Backward), ["q.dx", "q.dsum0", "p.dx", "p.dsum0"]);
     let last = program.nodes.last().unwrap();
     assert_eq!(gradients.of(&x), Some(last.writes[0]));
 }
@@ -155,11 +130,7 @@ fn a_batch_norm_takes_two_gradients_apart_and_a_third_is_added() {
     let seeds = ["dp", "dq", "dr"].map(|name| b.tangent(name, &[4, 2], NORMAL).unwrap());
     let starts: Vec<_> = branches.iter().zip(&seeds).collect();
     let gradients = b.vjp(&starts).unwrap();
-    assert_eq!(
-        gradients.pairs().len(),
-        3,
-        "x, gamma and beta, but no buffer"
-    );
+    assert_eq!(gradients.pairs().len(), 3, "x, gamma and beta, but no buffer");
     let program = b.finish(&[]).unwrap();
     assert_eq!(
         names(&program, Phase::Backward),
@@ -252,18 +223,8 @@ fn a_start_that_cannot_be_differentiated_is_refused() {
     let constant = b.relu("constant", &x).unwrap();
     let y = b.relu("y", &w).unwrap();
     let error = b.vjp(&[(&constant, &seed)]).unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains("`constant` does not depend on any parameter")
-    );
-    assert!(matches!(
-        b.vjp(&[(&y, &short)]),
-        Err(ProgramError::Shape { .. })
-    ));
-    assert!(matches!(
-        b.vjp(&[(&y, &seed), (&y, &seed)]),
-        Err(ProgramError::Duplicate { .. })
-    ));
+    assert!(error.to_string().contains("`constant` does not depend on any parameter"));
+    assert!(matches!(b.vjp(&[(&y, &short)]), Err(ProgramError::Shape { .. })));
+    assert!(matches!(b.vjp(&[(&y, &seed), (&y, &seed)]), Err(ProgramError::Duplicate { .. })));
     assert!(matches!(b.backward(&y), Err(ProgramError::Shape { .. })));
 }

@@ -23,21 +23,15 @@ const PHASES: [(&str, Phase); 4] = [
     ("backward", Phase::Backward),
     ("optimizer", Phase::Optimizer),
 ];
-const EFFECTS: [(&str, Effect); 3] = [
-    ("pure", Effect::Pure),
-    ("random", Effect::Random),
-    ("once", Effect::Once),
-];
+const EFFECTS: [(&str, Effect); 3] =
+    [("pure", Effect::Pure), ("random", Effect::Random), ("once", Effect::Once)];
 
 /// The value of that name, or an error that lists the names.
 fn named<T: Copy>(py: Python<'_>, what: &str, table: &[(&str, T)], given: &str) -> PyResult<T> {
     let found = table.iter().find(|(name, _)| *name == given);
     found.map(|&(_, value)| value).ok_or_else(|| {
         let names: Vec<_> = table.iter().map(|&(name, _)| name).collect();
-        invalid(
-            py,
-            format!("{what} is one of {}, not \"{given}\"", names.join(", ")),
-        )
+        invalid(py, format!("{what} is one of {}, not \"{given}\"", names.join(", ")))
     })
 }
 
@@ -231,9 +225,7 @@ impl Graph {
     #[getter]
     fn storages(&self) -> Vec<(u64, &'static str)> {
         let storages = self.graph.storages().iter();
-        storages
-            .map(|s| (s.bytes.get(), name_of(&ROLES, &s.role)))
-            .collect()
+        storages.map(|s| (s.bytes.get(), name_of(&ROLES, &s.role))).collect()
     }
 
     /// Storages that must be live at the end.
@@ -284,10 +276,7 @@ impl Graph {
 
     /// The highest bytes while each node of the plain step runs, in order.
     fn timeline(&self) -> Vec<u64> {
-        runs(
-            &rekindle_graph::Schedule::plain(&self.graph),
-            &self.timeline,
-        )
+        runs(&rekindle_graph::Schedule::plain(&self.graph), &self.timeline)
     }
 
     fn __repr__(&self) -> String {

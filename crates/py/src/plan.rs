@@ -147,10 +147,7 @@ impl Plan {
     fn __repr__(&self) -> String {
         let plan = &self.plan;
         let steps = plan.schedule.steps.len();
-        format!(
-            "<rekindle.Plan: {steps} steps, peak {}, {}>",
-            plan.peak, plan.time
-        )
+        format!("<rekindle.Plan: {steps} steps, peak {}, {}>", plan.peak, plan.time)
     }
 }
 
@@ -219,9 +216,7 @@ pub(crate) fn plan(
 ) -> PyResult<Plan> {
     let options = options(py, strategy, effort)?;
     let watch = PythonWatch::new(time_limit, progress);
-    watched(py, watch, |watch| {
-        rekindle_plan::plan(&graph.graph, Bytes(budget), &options, watch)
-    })
+    watched(py, watch, |watch| rekindle_plan::plan(&graph.graph, Bytes(budget), &options, watch))
 }
 
 /// The plan with the smallest peak that the strategy knows how to reach.
@@ -253,10 +248,7 @@ fn watched(
 fn options(py: Python<'_>, strategy: &str, effort: Option<u8>) -> PyResult<Options> {
     let strategy = Strategy::from_name(strategy).ok_or_else(|| {
         let names = Strategy::names();
-        invalid(
-            py,
-            format!("there is no strategy \"{strategy}\"; there are {names}"),
-        )
+        invalid(py, format!("there is no strategy \"{strategy}\"; there are {names}"))
     })?;
     let effort = match effort {
         None => Effort::DEFAULT,
@@ -292,14 +284,9 @@ pub(crate) fn verify_rewritten(
 ) -> Vec<String> {
     let nodes: Vec<NodeId> = nodes.into_iter().map(NodeId).collect();
     let storages: Vec<StorageId> = storages.into_iter().map(StorageId).collect();
-    let origins = Origins {
-        nodes: &nodes,
-        storages: &storages,
-    };
+    let origins = Origins { nodes: &nodes, storages: &storages };
     let (graph, rewritten) = (&graph.graph, &rewritten.graph);
-    words(rekindle_verify::verify_rewritten(
-        graph, &plan.plan, rewritten, origins,
-    ))
+    words(rekindle_verify::verify_rewritten(graph, &plan.plan, rewritten, origins))
 }
 
 fn words(judged: Result<Audit, Violations>) -> Vec<String> {

@@ -22,13 +22,7 @@ pub(crate) struct PythonWatch {
 impl PythonWatch {
     /// `limit` is in seconds.
     pub(crate) fn new(limit: Option<f64>, progress: Option<Py<PyAny>>) -> PythonWatch {
-        PythonWatch {
-            started: Instant::now(),
-            next: INTERVAL,
-            limit,
-            progress,
-            raised: None,
-        }
+        PythonWatch { started: Instant::now(), next: INTERVAL, limit, progress, raised: None }
     }
 
     /// What was raised while the planner worked.
@@ -59,9 +53,7 @@ impl Watch for PythonWatch {
             self.next = elapsed + INTERVAL;
             self.raised = self.tell(progress).err();
         }
-        let late = self
-            .limit
-            .is_some_and(|limit| elapsed.as_secs_f64() >= limit);
+        let late = self.limit.is_some_and(|limit| elapsed.as_secs_f64() >= limit);
         match late || self.raised.is_some() {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),

@@ -90,11 +90,8 @@ impl Bench {
             "adam" => Optimizer::adam(1e-4),
             _ => return Err("the optimizer is sgd or adam".into()),
         };
-        let model_options = ModelOptions {
-            batch,
-            optimizer: Some(optimizer),
-            ..ModelOptions::default()
-        };
+        let model_options =
+            ModelOptions { batch, optimizer: Some(optimizer), ..ModelOptions::default() };
         let model = build(name, &model_options)?;
         let options = FitOptions {
             seed: SEED,
@@ -127,45 +124,24 @@ impl Bench {
             let share = percent.parse::<f64>()? / 100.0;
             return Ok(Bytes((self.peak().get() as f64 * share) as u64));
         }
-        let batch = word
-            .strip_prefix('b')
-            .ok_or("a budget is 50% or b32")?
-            .parse()?;
-        let options = ModelOptions {
-            batch,
-            ..self.model_options.clone()
-        };
+        let batch = word.strip_prefix('b').ok_or("a budget is 50% or b32")?.parse()?;
+        let options = ModelOptions { batch, ..self.model_options.clone() };
         let other = build(&self.name, &options)?;
         Ok(plain(&other, self.options.threads).predicted().arena)
     }
 
     fn plan(&self, strategy: Strategy, budget: Bytes) -> Outcome<Answer> {
-        let options = FitOptions {
-            plan: Options {
-                strategy,
-                ..self.options.plan
-            },
-            ..self.options.clone()
-        };
+        let options =
+            FitOptions { plan: Options { strategy, ..self.options.plan }, ..self.options.clone() };
         let started = Instant::now();
-        let fitted = fit_profiled(
-            &self.model.program,
-            &self.graph,
-            budget,
-            &options,
-            &mut NoWatch,
-        );
+        let fitted = fit_profiled(&self.model.program, &self.graph, budget, &options, &mut NoWatch);
         let plan_seconds = started.elapsed().as_secs_f64();
         let fitted = match fitted {
             Ok(fitted) => Ok(fitted),
             Err(Error::DoesNotFit { smallest, .. }) => Err(smallest),
             Err(error) => return Err(error.into()),
         };
-        Ok(Answer {
-            strategy,
-            fitted,
-            plan_seconds,
-        })
+        Ok(Answer { strategy, fitted, plan_seconds })
     }
 
     /// Measures all strategies at one budget. Where the first has no plan, all get the smallest
@@ -242,9 +218,7 @@ impl Bench {
         let planned = fitted.ok().map(|f| &f.planned);
         let cells = [
             answer.strategy.name.into(),
-            fitted
-                .map_or_else(|s| s.get(), |f| f.predicted().arena.get())
-                .to_string(),
+            fitted.map_or_else(|s| s.get(), |f| f.predicted().arena.get()).to_string(),
             cell(run.map(|run| run.peak.get().to_string())),
             cell(planned.map(|p| format!("{:.3}", 100.0 * p.overhead()))),
             cell(planned.map(bound)),

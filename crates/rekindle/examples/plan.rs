@@ -27,10 +27,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // Two strategies at the same budget: the search, and the greedy choice of μ-TWO.
     for strategy in [Strategy::SEARCH, Strategy::MUTWO] {
-        let options = Options {
-            strategy,
-            ..Options::default()
-        };
+        let options = Options { strategy, ..Options::default() };
         let planned = plan(&graph, budget, &options, &mut NoWatch)?;
         let dropped = planned.decisions.iter();
         let dropped = dropped.filter(|d| matches!(d.choice, Choice::Recompute { .. }));
@@ -47,11 +44,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Every trade-off, from the plain step to the smallest peak.
     let options = Options::default();
     for point in frontier(&graph, 5, &options, &mut NoWatch)?.points {
-        println!(
-            "{:>12}  {:+.1} %",
-            point.plan.peak.to_string(),
-            100.0 * point.overhead()
-        );
+        println!("{:>12}  {:+.1} %", point.plan.peak.to_string(), 100.0 * point.overhead());
     }
 
     // What cannot be met is refused, with the smallest budget that can.

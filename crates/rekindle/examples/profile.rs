@@ -12,11 +12,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let batch = 8;
     let model = build(
         "transformer-tiny",
-        &ModelOptions {
-            batch,
-            optimizer: Some(Optimizer::sgd(0.01)),
-            ..ModelOptions::default()
-        },
+        &ModelOptions { batch, optimizer: Some(Optimizer::sgd(0.01)), ..ModelOptions::default() },
     )?;
 
     // What the memory is needed for is known before anything runs.
@@ -35,12 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut engine = set_up(&plain, options.seed, &mut |_| {})?;
     write_batch(&mut engine, &model, options.seed, 1)?;
     let measure_options = MeasureOptions::default();
-    let measured = measure(
-        &mut engine,
-        &measure_options,
-        &mut HostSpill::new(),
-        &mut |_| {},
-    )?;
+    let measured = measure(&mut engine, &measure_options, &mut HostSpill::new(), &mut |_| {})?;
     let mut profile = measured.profile("transformer-tiny", batch, "cpu");
     println!("step {:.1} ms", 1e3 * profile.step_time().get());
 

@@ -29,11 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // needed.
     let rewritten = rewrite(&graph, &planned)?;
     let name = |node| &rewritten.graph.node(node).name;
-    println!(
-        "{} nodes become {}",
-        graph.nodes().len(),
-        rewritten.graph.nodes().len()
-    );
+    println!("{} nodes become {}", graph.nodes().len(), rewritten.graph.nodes().len());
     for extraction in rewritten.extractions.iter().take(3) {
         let clones: Vec<&str> = extraction.nodes.iter().map(|&n| name(n).as_str()).collect();
         println!(
@@ -47,22 +43,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Verify: the plan is replayed, and the rewritten graph is compared with it run by run.
     let origins = rewritten.origins();
     let audit = verify_rewritten(&graph, &planned, &rewritten.graph, origins)?;
-    println!(
-        "no violation: peak {} of {budget}, {} recomputations",
-        audit.peak, audit.recomputed
-    );
+    println!("no violation: peak {} of {budget}, {} recomputations", audit.peak, audit.recomputed);
 
     // A plan that forgets its first free is not what it says, and the checker names it.
     let mut damaged = planned;
-    let first = damaged
-        .schedule
-        .steps
-        .iter()
-        .position(|s| matches!(s, Step::Free(_)));
-    damaged
-        .schedule
-        .steps
-        .remove(first.ok_or("a plan frees something")?);
+    let first = damaged.schedule.steps.iter().position(|s| matches!(s, Step::Free(_)));
+    damaged.schedule.steps.remove(first.ok_or("a plan frees something")?);
     match verify(&graph, &damaged) {
         Err(violations) => println!("damaged: {violations}"),
         Ok(_) => return Err("the damage was not seen".into()),

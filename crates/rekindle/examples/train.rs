@@ -33,10 +33,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut trainer = Trainer::new(&model, fitted.engine()?, options.seed);
     for _ in 0..3 {
         let step = trainer.step()?;
-        println!(
-            "step {}  loss {:.4}  peak {}",
-            step.number, step.loss, step.measured.arena
-        );
+        println!("step {}  loss {:.4}  peak {}", step.number, step.loss, step.measured.arena);
     }
 
     // Losses, gradients, parameters and buffers of two steps, against the plain step's.

@@ -43,11 +43,7 @@ pub(crate) fn save(path: &Path, engine: &Engine, seed: u64, step: u64) -> Result
     let note = Some((KEY, belongs.to_string()));
     let tensors = persistent(program).into_iter();
     let tensors = tensors.map(|id| Stored::as_it_is(program, id)).collect();
-    let bytes_of = |id| {
-        engine
-            .bytes(id)
-            .expect("persistent tensors stay in the arena")
-    };
+    let bytes_of = |id| engine.bytes(id).expect("persistent tensors stay in the arena");
     write_tensors(path, note, tensors, true, bytes_of).map_err(|error| Error::Checkpoint {
         path: path.to_owned(),
         what: "written",
@@ -77,11 +73,7 @@ pub fn check_checkpoint(path: &Path, program: &Program, seed: u64) -> Result<(),
 /// Reads a checkpoint of this program, optimizer and seed into the engine, and gives the step after
 /// which it was written. Everything is checked before the first value is changed.
 pub(crate) fn load(path: &Path, engine: &mut Engine, seed: u64) -> Result<u64, Error> {
-    let Opened {
-        mut file,
-        step,
-        tensors,
-    } = Opened::new(path, engine.program(), seed)?;
+    let Opened { mut file, step, tensors } = Opened::new(path, engine.program(), seed)?;
     for tensor in tensors {
         let bytes = engine.bytes_mut(tensor.tensor)?;
         let read = file.read(&tensor.name, &tensor, bytes);
@@ -112,11 +104,7 @@ impl Opened {
         file.verify().map_err(fail)?;
         let step = step(path, &file, program, seed)?;
         let tensors = tensors(path, &file, program)?;
-        Ok(Opened {
-            file,
-            step,
-            tensors,
-        })
+        Ok(Opened { file, step, tensors })
     }
 }
 
@@ -126,12 +114,7 @@ fn step(path: &Path, file: &TensorFile, program: &Program, seed: u64) -> Result<
         .map_err(|error| unreadable(path, error.to_string()))?;
     let step = about["step"].as_u64();
     let step = step.ok_or_else(|| unreadable(path, "it names no step".into()))?;
-    let word = |key: &str| {
-        about[key]
-            .as_str()
-            .unwrap_or("something unknown")
-            .to_owned()
-    };
+    let word = |key: &str| about[key].as_str().unwrap_or("something unknown").to_owned();
     let its_seed = about["seed"].as_u64();
     let its_seed = its_seed.map_or("none".into(), |seed| seed.to_string());
     let text = |program: &str, optimizer: &str, seed: &str| {
@@ -150,10 +133,7 @@ fn tensors(path: &Path, file: &TensorFile, program: &Program) -> Result<Vec<Stor
     let (ids, found) = (persistent(program), file.tensors());
     if ids.len() != found.len() {
         let (expected, found) = (ids.len(), found.len());
-        return Err(other_run(
-            path,
-            format!("it has {found} tensors, not {expected}"),
-        ));
+        return Err(other_run(path, format!("it has {found} tensors, not {expected}")));
     }
     let one = |id: StorageId| {
         let tensor = Stored::as_it_is(program, id);
@@ -183,16 +163,9 @@ fn reason(error: WeightsError) -> String {
 }
 
 fn other_run(path: &Path, why: String) -> Error {
-    Error::OtherRun {
-        path: path.to_owned(),
-        why,
-    }
+    Error::OtherRun { path: path.to_owned(), why }
 }
 
 fn unreadable(path: &Path, why: String) -> Error {
-    Error::Checkpoint {
-        path: path.to_owned(),
-        what: "read",
-        why,
-    }
+    Error::Checkpoint { path: path.to_owned(), what: "read", why }
 }

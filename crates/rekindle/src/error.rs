@@ -21,22 +21,14 @@ pub enum Error {
          {smallest} ({} bytes); give it that much, or take a smaller batch",
         budget.get(), smallest.get()
     )]
-    DoesNotFit {
-        budget: Bytes,
-        smallest: Bytes,
-        source: Box<PlanError>,
-    },
+    DoesNotFit { budget: Bytes, smallest: Bytes, source: Box<PlanError> },
     /// The plain step is larger than what it may use.
     #[error(
         "the plain step needs an arena of {needed} ({} bytes), more than the budget of {budget}; \
          {}",
         needed.get(), planned_instead("without `--plain`", Some(*budget), *smallest)
     )]
-    PlainDoesNotFit {
-        budget: Bytes,
-        needed: Bytes,
-        smallest: Bytes,
-    },
+    PlainDoesNotFit { budget: Bytes, needed: Bytes, smallest: Bytes },
     /// The system does not give the plain step its memory.
     #[error(
         "the plain step does not fit in memory: {}; {}", no_memory(error),
@@ -75,19 +67,11 @@ pub enum Error {
         "step {step} had a peak of {} live and {} of arena, but {} and {} were predicted, please \
          report this", measured.live, measured.arena, predicted.live, predicted.arena
     )]
-    PeakDiffers {
-        step: u64,
-        predicted: Peak,
-        measured: Peak,
-    },
+    PeakDiffers { step: u64, predicted: Peak, measured: Peak },
     #[error(transparent)]
     Weights(#[from] WeightsError),
     #[error("the checkpoint {} cannot be {what}: {why}", path.display())]
-    Checkpoint {
-        path: PathBuf,
-        what: &'static str,
-        why: String,
-    },
+    Checkpoint { path: PathBuf, what: &'static str, why: String },
     #[error(
         "the checkpoint {} does not belong to this run: {why}; resume it with the model, sizes, \
          optimizer and seed that it was written with", path.display()
@@ -98,10 +82,8 @@ pub enum Error {
 /// What a plan would do for a plain step that does not fit, where `room` is what there is, if that
 /// is known.
 fn planned_instead(how: &str, room: Option<Bytes>, smallest: Bytes) -> String {
-    let known = format!(
-        "the smallest arena known for it has {smallest} ({} bytes)",
-        smallest.get()
-    );
+    let known =
+        format!("the smallest arena known for it has {smallest} ({} bytes)", smallest.get());
     match room.is_none_or(|room| smallest <= room) {
         true => format!("{how} it can be planned to fit: {known}"),
         false => format!("a plan does not fit either: {known}; take a smaller batch"),
@@ -133,27 +115,13 @@ mod tests {
     #[track_caller]
     fn check(smallest: u64, advised: bool) {
         let (needed, room, smallest) = (Bytes(20), Bytes(10), Bytes(smallest));
-        let memory = EngineError::OutOfMemory {
-            needed,
-            available: room,
-        };
-        let budget = Error::PlainDoesNotFit {
-            budget: room,
-            needed,
-            smallest,
-        };
-        let memory = Error::PlainOutOfMemory {
-            smallest,
-            error: memory,
-        };
+        let memory = EngineError::OutOfMemory { needed, available: room };
+        let budget = Error::PlainDoesNotFit { budget: room, needed, smallest };
+        let memory = Error::PlainOutOfMemory { smallest, error: memory };
         for message in [budget, memory].map(|error| error.to_string()) {
             let number = format!("({} bytes)", smallest.get());
             assert!(message.contains(&number), "{message}");
-            assert_eq!(
-                message.contains("can be planned to fit"),
-                advised,
-                "{message}"
-            );
+            assert_eq!(message.contains("can be planned to fit"), advised, "{message}");
             assert_eq!(message.contains("not fit either"), !advised, "{message}");
         }
     }

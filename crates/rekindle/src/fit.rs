@@ -135,10 +135,7 @@ pub fn fit_profiled(
         let excess = arena - budget;
         room = peak.saturating_sub(excess + Bytes(excess.get() / MARGIN));
     }
-    let error = PlanError::Stopped {
-        budget,
-        lowest: room,
-    };
+    let error = PlanError::Stopped { budget, lowest: room };
     last_resort(program, graph, budget, options, watch, error)
 }
 

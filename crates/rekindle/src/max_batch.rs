@@ -115,21 +115,12 @@ pub fn max_batch(
     })?;
     let measured_at = measured_size(&build(1)?, plain_size, threads);
     let model = build(measured_at)?;
-    let measured = profile(
-        &model,
-        &plain(&model, threads),
-        options.budget,
-        &options.fit,
-        &mut |preparing| watch.preparing(measured_at, preparing),
-    )?;
-    let mut search = Search {
-        build,
-        options,
-        measured: &measured,
-        watch,
-        accepted: None,
-        refused: None,
-    };
+    let measured =
+        profile(&model, &plain(&model, threads), options.budget, &options.fit, &mut |preparing| {
+            watch.preparing(measured_at, preparing)
+        })?;
+    let mut search =
+        Search { build, options, measured: &measured, watch, accepted: None, refused: None };
     let step = plain_size.max(1);
     let near = largest(plain_size, plain_size + step, step, NEAR, |batch| {
         search.accepts(batch, Effort::FIRST)
@@ -227,13 +218,8 @@ impl Search<'_> {
             self.refused = Some((batch, Refusal::Floor(floor)));
             return Ok(false);
         }
-        let fitted = fit_profiled(
-            &model.program,
-            &graph,
-            self.options.budget,
-            &options,
-            self.watch,
-        );
+        let fitted =
+            fit_profiled(&model.program, &graph, self.options.budget, &options, self.watch);
         let allowed = self.options.max_overhead.unwrap_or(f64::INFINITY);
         let refusal = match fitted {
             Ok(fitted) if fitted.planned.overhead() <= allowed => {

@@ -79,17 +79,8 @@ pub fn check_numbers_from(
     start: &dyn Fn(&mut Trainer<'_>) -> Result<(), Error>,
     watch: &mut dyn FnMut(u64, u64),
 ) -> Result<Checked, Error> {
-    let mut checked = Checked {
-        steps,
-        ..Checked::default()
-    };
-    let mut run = Run {
-        steps,
-        seed,
-        start,
-        watch,
-        done: 0,
-    };
+    let mut checked = Checked { steps, ..Checked::default() };
+    let mut run = Run { steps, seed, start, watch, done: 0 };
     let mut compare = |model, plain, planned, tensors: Vec<StorageId>| {
         let plain = run.of(model, plain, &tensors)?;
         let planned = run.of(model, planned, &tensors)?;
@@ -118,12 +109,7 @@ fn in_order_of(fitted: &Fitted, plain: &Layout) -> Result<Layout, Error> {
     };
     let rewritten = rewrite(plain.graph(), &plan)?;
     let (origins, threads) = (rewritten.origins(), plain.threads());
-    Ok(Layout::new(
-        plain.program(),
-        rewritten.graph.clone(),
-        origins,
-        threads,
-    )?)
+    Ok(Layout::new(plain.program(), rewritten.graph.clone(), origins, threads)?)
 }
 
 /// The same step with its gradients among the outputs.
@@ -168,10 +154,7 @@ impl Run<'_> {
             self.done += 1;
         }
         let each = |&id| Ok((id, read(trainer.engine(), id)?));
-        Ok(Left {
-            losses,
-            tensors: tensors.iter().map(each).collect::<Result<_, Error>>()?,
-        })
+        Ok(Left { losses, tensors: tensors.iter().map(each).collect::<Result<_, Error>>()? })
     }
 }
 
@@ -191,27 +174,19 @@ impl Checked {
             (Values::F32(a), Values::F32(b)) => {
                 let pairs = a.iter().zip(b).enumerate();
                 let differ = pairs.filter(|(_, (a, b))| a.to_bits() != b.to_bits());
-                differ
-                    .map(|(i, (&a, &b))| (i, f64::from(a), f64::from(b)))
-                    .collect()
+                differ.map(|(i, (&a, &b))| (i, f64::from(a), f64::from(b))).collect()
             }
             (Values::I64(a), Values::I64(b)) => {
                 let pairs = a.iter().zip(b).enumerate();
                 let differ = pairs.filter(|(_, (a, b))| a != b);
-                differ
-                    .map(|(i, (&a, &b))| (i, a as f64, b as f64))
-                    .collect()
+                differ.map(|(i, (&a, &b))| (i, a as f64, b as f64)).collect()
             }
             (Values::F32(_), Values::I64(_)) | (Values::I64(_), Values::F32(_)) => {
                 unreachable!("both runs are of one program")
             }
         };
         if let Some(&first) = differing.first() {
-            self.differences.push(Difference {
-                name: name.into(),
-                count: differing.len(),
-                first,
-            });
+            self.differences.push(Difference { name: name.into(), count: differing.len(), first });
         }
     }
 }

@@ -69,10 +69,7 @@ struct Turn {
 impl Baton {
     fn new(runners: usize) -> Baton {
         Baton {
-            turn: Mutex::new(Turn {
-                holder: 0,
-                over: vec![false; runners],
-            }),
+            turn: Mutex::new(Turn { holder: 0, over: vec![false; runners] }),
             passed: Condvar::new(),
         }
     }
@@ -116,13 +113,7 @@ impl<'b> Turns<'b> {
     /// Waits for the first turn.
     fn take(baton: &'b Baton, me: usize, length: Duration) -> Turns<'b> {
         baton.wait(me);
-        Turns {
-            baton,
-            me,
-            length,
-            spent: Duration::ZERO,
-            since: Instant::now(),
-        }
+        Turns { baton, me, length, spent: Duration::ZERO, since: Instant::now() }
     }
 }
 
@@ -164,10 +155,7 @@ mod tests {
     #[test]
     fn steps_in_turns_give_what_they_give_alone() {
         let model = |name, batch| {
-            let options = ModelOptions {
-                batch,
-                ..ModelOptions::default()
-            };
+            let options = ModelOptions { batch, ..ModelOptions::default() };
             build(name, &options).expect("the model exists")
         };
         let models = [model("mlp", 8), model("bert-tiny", 1), model("mlp", 16)];

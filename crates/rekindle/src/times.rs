@@ -45,9 +45,7 @@ pub fn estimate(graph: &Graph) -> Graph {
         Micros(flops / FLOPS + bytes.get() as f64 / TRAFFIC)
     };
     let times: Vec<Micros> = graph.nodes().iter().map(guess).collect();
-    graph
-        .with_times(&times)
-        .expect("one finite time for every node")
+    graph.with_times(&times).expect("one finite time for every node")
 }
 
 /// The graph of the `plain` step with measured times, from runs in an arena of at most `budget`.
@@ -66,10 +64,7 @@ pub fn profile(
     }
     // What is measured is not what will run, so the first schedule that fits is good enough.
     let first = FitOptions {
-        plan: Options {
-            strategy: Strategy::SEARCH,
-            effort: Effort::FIRST,
-        },
+        plan: Options { strategy: Strategy::SEARCH, effort: Effort::FIRST },
         ..options.clone()
     };
     let guessed = estimate(plain.graph());
@@ -90,10 +85,7 @@ pub fn profile_layout(
 ) -> Result<Graph, Error> {
     let mut engine = set_up(layout, options.seed, watch)?;
     write_batch(&mut engine, model, options.seed, 1)?;
-    let measure_options = MeasureOptions {
-        seed: options.seed,
-        ..options.measure
-    };
+    let measure_options = MeasureOptions { seed: options.seed, ..options.measure };
     let mut watch = |progress| watch(Preparing::Profile(progress));
     let measured = measure(&mut engine, &measure_options, &mut InPlace, &mut watch)?;
     Ok(measured.graph)
@@ -109,9 +101,7 @@ fn of_plain(plain: &Graph, layout: &Layout, measured: &Graph) -> Graph {
     }
     let mean = |(sum, count): (f64, u32)| Micros(sum / f64::from(count.max(1)));
     let times: Vec<Micros> = runs.into_iter().map(mean).collect();
-    plain
-        .with_times(&times)
-        .expect("one finite time for every node")
+    plain.with_times(&times).expect("one finite time for every node")
 }
 
 /// A tier that leaves everything where it is: swap times are of no interest here.

@@ -33,12 +33,7 @@ impl<'m> Trainer<'m> {
     /// Starts at step 1, with weights from `seed`.
     pub fn new(model: &'m Model, mut engine: Engine, seed: u64) -> Trainer<'m> {
         engine.fill_sources(seed);
-        Trainer {
-            model,
-            engine,
-            seed,
-            step: 0,
-        }
+        Trainer { model, engine, seed, step: 0 }
     }
 
     /// The engine, for its values.
@@ -82,18 +77,11 @@ impl<'m> Trainer<'m> {
     /// If the measured peak is not the predicted one.
     pub fn run_observed(&mut self, observer: &mut dyn Observer) -> Result<IterationReport, Error> {
         self.step += 1;
-        let iteration = Iteration {
-            seed: self.seed,
-            number: self.step,
-        };
+        let iteration = Iteration { seed: self.seed, number: self.step };
         let measured = self.engine.run_observed(iteration, observer)?;
         let predicted = self.engine.predicted();
         if measured != predicted {
-            return Err(Error::PeakDiffers {
-                step: self.step,
-                predicted,
-                measured,
-            });
+            return Err(Error::PeakDiffers { step: self.step, predicted, measured });
         }
         Ok(IterationReport {
             number: self.step,

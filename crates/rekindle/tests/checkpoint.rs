@@ -75,19 +75,13 @@ fn a_checkpoint_of_another_run_is_refused_and_changes_nothing() {
 
     let mut other_seed = trainer(&model, SEED + 1);
     let refused = other_seed.resume(&file.0);
-    assert!(
-        matches!(refused, Err(Error::OtherRun { .. })),
-        "{refused:?}"
-    );
+    assert!(matches!(refused, Err(Error::OtherRun { .. })), "{refused:?}");
     let expected = losses(&mut trainer(&model, SEED + 1), 1);
     assert_eq!(losses(&mut other_seed, 1), expected);
 
     let larger = self::model("transformer-tiny", 3);
     let refused = trainer(&larger, SEED).resume(&file.0);
-    assert!(
-        matches!(refused, Err(Error::OtherRun { .. })),
-        "{refused:?}"
-    );
+    assert!(matches!(refused, Err(Error::OtherRun { .. })), "{refused:?}");
 }
 
 #[test]
@@ -112,17 +106,12 @@ fn a_run_goes_on_with_another_learning_rate_and_not_with_another_optimizer() {
 fn a_damaged_checkpoint_is_refused() {
     let model = model("transformer-tiny", 2);
     let file = Temporary::new("damage");
-    trainer(&model, SEED)
-        .save_checkpoint(&file.0)
-        .expect("written");
+    trainer(&model, SEED).save_checkpoint(&file.0).expect("written");
     let whole = std::fs::read(&file.0).expect("it is there");
     for kept in [0, 7, 100, whole.len() / 2, whole.len() - 1] {
         std::fs::write(&file.0, &whole[..kept]).expect("written");
         let refused = trainer(&model, SEED).resume(&file.0);
-        assert!(
-            matches!(refused, Err(Error::Checkpoint { .. })),
-            "{kept} bytes: {refused:?}"
-        );
+        assert!(matches!(refused, Err(Error::Checkpoint { .. })), "{kept} bytes: {refused:?}");
         let message = refused.expect_err("damaged").to_string();
         assert!(message.contains("it is damaged"), "{kept} bytes: {message}");
     }
@@ -140,12 +129,7 @@ fn a_flipped_bit_is_noticed() {
     let header = 8 + u64::from_le_bytes(whole[..8].try_into().expect("eight")) as usize;
     let values = (header..whole.len()).step_by((whole.len() - header) / 50);
     let last = whole.len() - 4..whole.len();
-    for (at, bit) in (0..header)
-        .step_by(37)
-        .chain(values)
-        .chain(last)
-        .zip((0..8).cycle())
-    {
+    for (at, bit) in (0..header).step_by(37).chain(values).chain(last).zip((0..8).cycle()) {
         let mut flipped = whole.clone();
         flipped[at] ^= 1 << bit;
         std::fs::write(&file.0, &flipped).expect("written");
@@ -155,10 +139,7 @@ fn a_flipped_bit_is_noticed() {
     }
     let mut untouched = trainer(&model, SEED);
     untouched.resume(&file.0).expect_err("it is damaged still");
-    assert_eq!(
-        losses(&mut untouched, 1),
-        losses(&mut trainer(&model, SEED), 1)
-    );
+    assert_eq!(losses(&mut untouched, 1), losses(&mut trainer(&model, SEED), 1));
     std::fs::write(&file.0, &whole).expect("written");
     untouched.resume(&file.0).expect("it is whole again");
 }
@@ -167,19 +148,12 @@ fn a_flipped_bit_is_noticed() {
 fn a_checkpoint_of_the_old_format_is_named() {
     let model = model_with("transformer-tiny", 2, Optimizer::sgd(1e-3));
     let file = Temporary::new("old");
-    trainer(&model, SEED)
-        .save_checkpoint(&file.0)
-        .expect("written");
+    trainer(&model, SEED).save_checkpoint(&file.0).expect("written");
     let mut bytes = std::fs::read(&file.0).expect("it is there");
     let key = b"remat.checkpoint/2";
-    let at = bytes
-        .windows(key.len())
-        .position(|window| window == key)
-        .expect("its key");
+    let at = bytes.windows(key.len()).position(|window| window == key).expect("its key");
     bytes[at + key.len() - 1] = b'1';
     std::fs::write(&file.0, &bytes).expect("written");
-    let refused = trainer(&model, SEED)
-        .resume(&file.0)
-        .expect_err("it has no checksum");
+    let refused = trainer(&model, SEED).resume(&file.0).expect_err("it has no checksum");
     assert!(refused.to_string().contains("older version"), "{refused}");
 }

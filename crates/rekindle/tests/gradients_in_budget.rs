@@ -47,8 +47,5 @@ fn a_chain_is_recomputed_and_gives_the_same_bits() {
         let values = engine.read_f32(gradient).unwrap().iter();
         values.map(|v| v.to_bits()).collect::<Vec<_>>()
     };
-    assert_eq!(
-        bits(set_up(&program)),
-        bits(Engine::new(&program, 1).unwrap())
-    );
+    assert_eq!(bits(set_up(&program)), bits(Engine::new(&program, 1).unwrap()));
 }

@@ -14,11 +14,8 @@ use rekindle_program::Optimizer;
 use rekindle_program::op::SgdOptions;
 
 /// Without momentum: the less is persistent, the more a plan has to do.
-const PLAIN_SGD: Optimizer = Optimizer::Sgd(SgdOptions {
-    learning_rate: 0.01,
-    momentum: 0.0,
-    weight_decay: 0.0,
-});
+const PLAIN_SGD: Optimizer =
+    Optimizer::Sgd(SgdOptions { learning_rate: 0.01, momentum: 0.0, weight_decay: 0.0 });
 
 fn sizes(batch: usize, optimizer: Optimizer) -> ModelOptions {
     ModelOptions {
@@ -37,10 +34,7 @@ fn model(name: &str, batch: usize, optimizer: Optimizer) -> Model {
 fn options(strategy: Strategy, threads: usize) -> FitOptions {
     FitOptions {
         threads,
-        plan: Options {
-            strategy,
-            effort: Effort::FIRST,
-        },
+        plan: Options { strategy, effort: Effort::FIRST },
         ..FitOptions::default()
     }
 }
@@ -69,16 +63,8 @@ fn fitted(plain: &Layout, room: Room, options: &FitOptions) -> Fitted {
     let fitted = fitted.expect("there is a plan");
     assert!(fitted.predicted().arena <= fitted.budget);
     assert!(fitted.predicted().live <= fitted.predicted().arena);
-    assert_eq!(
-        fitted.predicted().live,
-        fitted.audit.peak,
-        "the checker and the engine agree"
-    );
-    assert_eq!(
-        fitted.layout.graph(),
-        &fitted.rewritten.graph,
-        "what was verified is what runs"
-    );
+    assert_eq!(fitted.predicted().live, fitted.audit.peak, "the checker and the engine agree");
+    assert_eq!(fitted.layout.graph(), &fitted.rewritten.graph, "what was verified is what runs");
     fitted
 }
 
@@ -103,19 +89,12 @@ fn check(model: &Model, cases: usize) {
         let plain = plain(model, threads);
         let fitted = fitted(&plain, room, &options(strategy, threads));
         let checked = check_numbers(model, &plain, &fitted, 2, 7).expect("both steps run");
-        assert_eq!(
-            checked.differences,
-            [],
-            "{name}, {strategy:?}, {threads} threads"
-        );
+        assert_eq!(checked.differences, [], "{name}, {strategy:?}, {threads} threads");
         // The losses twice, and each parameter with its gradient.
         assert!(checked.tensors >= 2 + 2 * model.gradients.len());
         recomputed += fitted.audit.recomputed;
     }
-    assert!(
-        recomputed > 0,
-        "{name}: no plan recomputes anything, so nothing was shown"
-    );
+    assert!(recomputed > 0, "{name}: no plan recomputes anything, so nothing was shown");
 }
 
 #[test]
@@ -141,10 +120,7 @@ fn the_seed_transformer() {
 
 #[test]
 fn bert() {
-    let config = BertConfig {
-        vocab: 500,
-        ..BertConfig::new(64, 3, 2)
-    };
+    let config = BertConfig { vocab: 500, ..BertConfig::new(64, 3, 2) };
     let model = build_bert("bert", config, &sizes(8, Optimizer::adam(1e-3)));
     check(&model.expect("the model builds"), CASES.len());
 }
@@ -157,19 +133,13 @@ fn gpt2() {
 
 #[test]
 fn a_budget_below_the_smallest_is_refused_and_the_named_one_works() {
-    let sizes = ModelOptions {
-        sequence: 128,
-        ..sizes(8, PLAIN_SGD)
-    };
+    let sizes = ModelOptions { sequence: 128, ..sizes(8, PLAIN_SGD) };
     let model = build("transformer-tiny", &sizes).expect("the model builds");
     let options = options(Strategy::SEARCH, 1);
     let plain = plain(&model, 1);
     let graph = estimate(plain.graph());
     let fit = |budget| fit_profiled(&model.program, &graph, budget, &options, &mut NoWatch);
-    let Err(Error::DoesNotFit {
-        budget, smallest, ..
-    }) = fit(Bytes(1 << 16))
-    else {
+    let Err(Error::DoesNotFit { budget, smallest, .. }) = fit(Bytes(1 << 16)) else {
         panic!("64 KiB do not hold the parameters");
     };
     assert_eq!(budget, Bytes(1 << 16));

@@ -21,10 +21,7 @@ struct Draw {
 
 impl Draw {
     fn new(seed: u64) -> Draw {
-        Draw {
-            stream: Stream::new(seed),
-            drawn: 0,
-        }
+        Draw { stream: Stream::new(seed), drawn: 0 }
     }
 
     fn below(&mut self, bound: usize) -> usize {
@@ -99,14 +96,8 @@ fn random_model(seed: u64) -> Result<Model, ProgramError> {
         gradients: gradients.pairs().to_vec(),
         program: b.finish(&[&loss])?,
         inputs: vec![
-            Input {
-                tensor: data,
-                kind: InputKind::Features { classes },
-            },
-            Input {
-                tensor: labels,
-                kind: InputKind::Classes { classes },
-            },
+            Input { tensor: data, kind: InputKind::Features { classes } },
+            Input { tensor: labels, kind: InputKind::Classes { classes } },
         ],
         tied: vec![],
     })
@@ -124,11 +115,7 @@ fn linear(b: &mut Builder, name: &str, x: &Var, out: usize) -> Result<Var, Progr
 fn conv(b: &mut Builder, name: &str, x: &Var, channels: usize) -> Result<Var, ProgramError> {
     let shape = [3, 3, channels, channels];
     let weight = b.parameter(&format!("{name}.weight"), &shape, Init::Normal { std: 0.1 })?;
-    let options = ConvOptions {
-        stride: [1; 2],
-        padding: [1; 2],
-        groups: 1,
-    };
+    let options = ConvOptions { stride: [1; 2], padding: [1; 2], groups: 1 };
     b.conv(name, x, &weight, None, options)
 }
 
@@ -155,10 +142,7 @@ fn random_steps_in_random_budgets_give_the_plain_steps_numbers() {
         for &strategy in Strategy::ALL {
             let options = FitOptions {
                 threads: 1 + draw.below(2),
-                plan: Options {
-                    strategy,
-                    effort: Effort::FIRST,
-                },
+                plan: Options { strategy, effort: Effort::FIRST },
                 ..FitOptions::default()
             };
             let plain = plain(&model, options.threads);

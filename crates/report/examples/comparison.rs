@@ -25,10 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     for (model, rows) in &mut models {
         rows.sort_by_key(|row| row.batch);
-        for (chart, name) in comparison(model, rows)
-            .iter()
-            .zip(["peak_memory", "latency"])
-        {
+        for (chart, name) in comparison(model, rows).iter().zip(["peak_memory", "latency"]) {
             let path = Path::new(out).join(format!("{model}_{name}.svg"));
             std::fs::write(&path, chart.to_svg())?;
             println!("{}", path.display());

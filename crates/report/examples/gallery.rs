@@ -9,9 +9,7 @@ const GIB: f64 = 1073741824.0;
 const BATCHES: [&str; 5] = ["4", "8", "16", "32", "64"];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let folder = std::env::args()
-        .nth(1)
-        .unwrap_or_else(|| "target/gallery".to_string());
+    let folder = std::env::args().nth(1).unwrap_or_else(|| "target/gallery".to_string());
     std::fs::create_dir_all(&folder)?;
     let pictures = [
         ("bars", bars()),
@@ -78,13 +76,8 @@ fn stacked_bars() -> Chart {
 }
 
 fn columns() -> Chart {
-    let node = |rank: u32| {
-        (
-            f64::from(rank),
-            f64::from(rank * 37 % 101) * 2e-5,
-            format!("node {rank}"),
-        )
-    };
+    let node =
+        |rank: u32| (f64::from(rank), f64::from(rank * 37 % 101) * 2e-5, format!("node {rank}"));
     let groups = vec![
         Columns::new("forward", (0..500).map(node)),
         Columns::new("backward", (500..1400).map(node)),
@@ -104,20 +97,15 @@ fn columns() -> Chart {
 fn timeline(batch: f64) -> impl Iterator<Item = f64> {
     (0..1500).map(move |rank| {
         let rank = f64::from(rank);
-        let filled = if rank < 500.0 {
-            rank / 500.0
-        } else {
-            1.0 - (rank - 500.0) / 1000.0
-        };
+        let filled = if rank < 500.0 { rank / 500.0 } else { 1.0 - (rank - 500.0) / 1000.0 };
         0.1 * GIB * batch * filled
     })
 }
 
 fn lines() -> Chart {
     let line = |batch: f64| {
-        let points = timeline(batch)
-            .enumerate()
-            .map(|(rank, bytes)| [rank as f64, bytes + 0.6 * GIB]);
+        let points =
+            timeline(batch).enumerate().map(|(rank, bytes)| [rank as f64, bytes + 0.6 * GIB]);
         Line::new(format!("batch {batch}"), points)
     };
     let memory = Axis::new("live memory", Unit::Bytes);
@@ -129,10 +117,7 @@ fn lines() -> Chart {
 
 fn category_lines() -> Chart {
     let points = |seconds: [f64; 5]| {
-        (0..5)
-            .zip(seconds)
-            .map(|(index, y)| [f64::from(index), y])
-            .collect::<Vec<_>>()
+        (0..5).zip(seconds).map(|(index, y)| [f64::from(index), y]).collect::<Vec<_>>()
     };
     let lines = vec![
         Line::new("plain", points([3.1, 6.0, 11.7, 23.4, f64::NAN])),
@@ -154,10 +139,7 @@ fn areas() -> Chart {
         Area::new("parameters", vec![0.23 * GIB; 1500]),
         Area::new("optimizer states", vec![0.23 * GIB; 1500]),
         Area::new("activations", timeline(8.0)),
-        Area::new(
-            "gradients",
-            (0..1500).map(|rank| f64::from((rank - 500).max(0)) * 1e-4 * GIB),
-        ),
+        Area::new("gradients", (0..1500).map(|rank| f64::from((rank - 500).max(0)) * 1e-4 * GIB)),
     ];
     Chart::areas(
         "Live memory of ResNet-152 by role",

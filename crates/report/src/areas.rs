@@ -16,13 +16,8 @@ pub struct Area {
 impl Area {
     /// A layer; what is not a number counts as zero.
     pub fn new(name: impl Into<String>, values: impl IntoIterator<Item = f64>) -> Area {
-        let values = values
-            .into_iter()
-            .map(|value| if value.is_finite() { value } else { 0.0 });
-        Area {
-            name: name.into(),
-            values: values.collect(),
-        }
+        let values = values.into_iter().map(|value| if value.is_finite() { value } else { 0.0 });
+        Area { name: name.into(), values: values.collect() }
     }
 
     fn value(&self, step: usize) -> f64 {
@@ -32,11 +27,7 @@ impl Area {
 
 /// How many steps there are.
 pub(crate) fn steps(areas: &[Area]) -> usize {
-    areas
-        .iter()
-        .map(|area| area.values.len())
-        .max()
-        .unwrap_or(0)
+    areas.iter().map(|area| area.values.len()).max().unwrap_or(0)
 }
 
 /// The highest stack.
@@ -51,11 +42,8 @@ pub(crate) fn draw(frame: &mut Frame<'_>, areas: &[Area]) {
     let steps = steps(areas);
     let mut base = vec![0.0; steps];
     for (index, area) in areas.iter().enumerate() {
-        let top: Vec<f64> = base
-            .iter()
-            .enumerate()
-            .map(|(step, low)| low + area.value(step))
-            .collect();
+        let top: Vec<f64> =
+            base.iter().enumerate().map(|(step, low)| low + area.value(step)).collect();
         let edge = |heights: &[f64]| -> Vec<[f64; 2]> {
             let ends = |(step, height): (usize, &f64)| {
                 let next = (step + 1).min(steps - 1);

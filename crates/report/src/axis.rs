@@ -27,10 +27,7 @@ pub struct Axis {
 impl Axis {
     /// An axis for `name`, whose data are in the base unit of `unit`.
     pub fn new(name: impl Into<String>, unit: Unit) -> Axis {
-        Axis {
-            name: name.into(),
-            unit,
-        }
+        Axis { name: name.into(), unit }
     }
 
     /// The name with the unit in which the ticks are labelled.
@@ -92,30 +89,16 @@ pub(crate) struct Scale {
 impl Scale {
     /// From 0 to a round number that is at least `largest`: for heights.
     pub(crate) fn from_zero(unit: Unit, largest: f64, range: [f64; 2]) -> Scale {
-        let largest = if largest > 0.0 && largest.is_finite() {
-            largest
-        } else {
-            1.0
-        };
+        let largest = if largest > 0.0 && largest.is_finite() { largest } else { 1.0 };
         let step = round_step(largest / unit.multiple(largest).0, TICKS) * unit.multiple(largest).0;
-        Scale {
-            domain: [0.0, (largest / step).ceil() * step],
-            range,
-            unit,
-            largest,
-        }
+        Scale { domain: [0.0, (largest / step).ceil() * step], range, unit, largest }
     }
 
     /// From the smallest to the largest value: for ranks and batch sizes.
     pub(crate) fn spanning(unit: Unit, values: [f64; 2], range: [f64; 2]) -> Scale {
         let [low, high] = values;
         let high = if high > low { high } else { low + 1.0 };
-        Scale {
-            domain: [low, high],
-            range,
-            unit,
-            largest: high,
-        }
+        Scale { domain: [low, high], range, unit, largest: high }
     }
 
     /// Where `value` lies in the picture.
@@ -152,9 +135,8 @@ const TICKS: f64 = 6.0;
 fn round_step(span: f64, count: f64) -> f64 {
     let rough = span / count;
     let power = 10f64.powf(rough.log10().floor());
-    let times = [1.0, 2.0, 2.5, 5.0]
-        .into_iter()
-        .find(|times| times * power >= rough * (1.0 - 1e-9));
+    let times =
+        [1.0, 2.0, 2.5, 5.0].into_iter().find(|times| times * power >= rough * (1.0 - 1e-9));
     times.unwrap_or(10.0) * power
 }
 
@@ -174,36 +156,16 @@ mod tests {
     #[test]
     fn ticks_are_round_in_the_unit_that_fits() {
         let gib = 1073741824.0;
-        check(
-            Unit::Bytes,
-            3.3 * gib,
-            &["0", "1", "2", "3", "4"],
-            "y (GiB)",
-        );
+        check(Unit::Bytes, 3.3 * gib, &["0", "1", "2", "3", "4"], "y (GiB)");
         check(
             Unit::Bytes,
             1.2 * gib,
             &["0.0", "0.2", "0.4", "0.6", "0.8", "1.0", "1.2"],
             "y (GiB)",
         );
-        check(
-            Unit::Bytes,
-            1000.0,
-            &["0", "200", "400", "600", "800", "1000"],
-            "y (B)",
-        );
-        check(
-            Unit::Seconds,
-            0.0042,
-            &["0", "1", "2", "3", "4", "5"],
-            "y (ms)",
-        );
-        check(
-            Unit::Count,
-            1500.0,
-            &["0", "250", "500", "750", "1000", "1250", "1500"],
-            "y",
-        );
+        check(Unit::Bytes, 1000.0, &["0", "200", "400", "600", "800", "1000"], "y (B)");
+        check(Unit::Seconds, 0.0042, &["0", "1", "2", "3", "4", "5"], "y (ms)");
+        check(Unit::Count, 1500.0, &["0", "250", "500", "750", "1000", "1250", "1500"], "y");
     }
 
     #[test]
@@ -218,20 +180,9 @@ mod tests {
 
     #[test]
     fn empty_and_odd_data_have_an_axis() {
-        check(
-            Unit::Count,
-            0.0,
-            &["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"],
-            "y",
-        );
-        assert_eq!(
-            Scale::from_zero(Unit::Bytes, f64::NAN, [0.0, 1.0]).domain,
-            [0.0, 1.0]
-        );
-        assert_eq!(
-            Scale::spanning(Unit::Count, [3.0, 3.0], [0.0, 1.0]).domain,
-            [3.0, 4.0]
-        );
+        check(Unit::Count, 0.0, &["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"], "y");
+        assert_eq!(Scale::from_zero(Unit::Bytes, f64::NAN, [0.0, 1.0]).domain, [0.0, 1.0]);
+        assert_eq!(Scale::spanning(Unit::Count, [3.0, 3.0], [0.0, 1.0]).domain, [3.0, 4.0]);
     }
 
     #[test]

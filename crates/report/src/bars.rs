@@ -16,11 +16,7 @@ pub struct Bars {
 impl Bars {
     /// A series; a value that is missing is given as `f64::NAN`.
     pub fn new(name: impl Into<String>, values: impl IntoIterator<Item = f64>) -> Bars {
-        Bars {
-            name: name.into(),
-            values: values.into_iter().collect(),
-            notes: Vec::new(),
-        }
+        Bars { name: name.into(), values: values.into_iter().collect(), notes: Vec::new() }
     }
 
     /// Writes a note above each bar, for instance a percentage or why there is no bar.
@@ -31,10 +27,7 @@ impl Bars {
 
     /// The bar's height, or `None` where there is none.
     fn value(&self, category: usize) -> Option<f64> {
-        self.values
-            .get(category)
-            .copied()
-            .filter(|value| value.is_finite())
+        self.values.get(category).copied().filter(|value| value.is_finite())
     }
 }
 
@@ -49,12 +42,7 @@ pub(crate) fn highest(series: &[Bars]) -> f64 {
 
 /// The highest stack.
 pub(crate) fn highest_stack(categories: usize, series: &[Bars]) -> f64 {
-    let stack = |category| {
-        series
-            .iter()
-            .filter_map(|bars| bars.value(category))
-            .sum::<f64>()
-    };
+    let stack = |category| series.iter().filter_map(|bars| bars.value(category)).sum::<f64>();
     (0..categories).map(stack).fold(0.0, f64::max)
 }
 
@@ -107,13 +95,7 @@ fn draw_bar(
 ) {
     let [bottom, top] = heights.map(|height| frame.y.at(height));
     let [left, width] = across;
-    frame.svg.rect(
-        "bar",
-        [left, top],
-        [width, bottom - top],
-        colour(series),
-        about,
-    );
+    frame.svg.rect("bar", [left, top], [width, bottom - top], colour(series), about);
 }
 
 fn about(frame: &Frame<'_>, category: &str, bars: &Bars, value: f64) -> String {

@@ -33,10 +33,7 @@ pub struct Chart {
 /// The data of a chart, by what its x axis is.
 #[derive(Clone, Debug)]
 pub(crate) enum Body {
-    Categories {
-        categories: Vec<String>,
-        series: Series,
-    },
+    Categories { categories: Vec<String>, series: Series },
     Columns(Vec<Columns>),
     Lines(Vec<Line>),
     Areas(Vec<Area>),
@@ -96,32 +93,19 @@ impl Chart {
 
     fn new(title: impl Into<String>, x: Axis, y: Axis, body: Body) -> Chart {
         let title = title.into();
-        Chart {
-            title,
-            x,
-            y,
-            body,
-            limits: Vec::new(),
-            boundaries: Vec::new(),
-        }
+        Chart { title, x, y, body, limits: Vec::new(), boundaries: Vec::new() }
     }
 
     /// Draws a line at the height `value`: a budget, or the memory of the machine.
     pub fn limit(mut self, value: f64, label: impl Into<String>) -> Chart {
-        self.limits.push(Mark {
-            value,
-            label: label.into(),
-        });
+        self.limits.push(Mark { value, label: label.into() });
         self
     }
 
     /// Draws a line across at `x`, where a phase begins. Has no meaning over categories, and is not
     /// drawn there.
     pub fn boundary(mut self, x: f64, label: impl Into<String>) -> Chart {
-        self.boundaries.push(Mark {
-            value: x,
-            label: label.into(),
-        });
+        self.boundaries.push(Mark { value: x, label: label.into() });
         self
     }
 
@@ -146,12 +130,7 @@ impl Chart {
     /// # Errors
     /// If the scale asks for more pixels than can be had.
     pub fn to_png(&self, scale: f64) -> Result<Vec<u8>, ReportError> {
-        png::render(
-            &self.title,
-            &self.to_svg(),
-            scale,
-            [theme::WIDTH, theme::HEIGHT],
-        )
+        png::render(&self.title, &self.to_svg(), scale, [theme::WIDTH, theme::HEIGHT])
     }
 
     /// Writes the picture to `folder` as `name.svg` and `name.png`, each whole or not at all, and
@@ -202,9 +181,9 @@ impl Chart {
         match &self.body {
             Body::Categories { .. } => None,
             Body::Columns(groups) => Some(columns::x_span(groups)),
-            Body::Lines(lines) => Some(span(
-                lines.iter().flat_map(|l| l.points.iter().map(|p| p[0])),
-            )),
+            Body::Lines(lines) => {
+                Some(span(lines.iter().flat_map(|l| l.points.iter().map(|p| p[0]))))
+            }
             Body::Areas(areas) => Some([0.0, areas::steps(areas).saturating_sub(1) as f64]),
         }
     }

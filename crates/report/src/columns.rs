@@ -25,16 +25,9 @@ impl Columns {
         name: impl Into<String>,
         items: impl IntoIterator<Item = (f64, f64, impl Into<String>)>,
     ) -> Columns {
-        let items = items.into_iter().map(|(x, value, name)| Item {
-            x,
-            value,
-            name: name.into(),
-        });
+        let items = items.into_iter().map(|(x, value, name)| Item { x, value, name: name.into() });
         let drawable = items.filter(|item| item.x.is_finite() && item.value.is_finite());
-        Columns {
-            name: name.into(),
-            items: drawable.collect(),
-        }
+        Columns { name: name.into(), items: drawable.collect() }
     }
 }
 
@@ -45,20 +38,12 @@ const WIDEST: f64 = 24.0;
 
 /// The highest column.
 pub(crate) fn highest(groups: &[Columns]) -> f64 {
-    groups
-        .iter()
-        .flat_map(|group| &group.items)
-        .map(|item| item.value)
-        .fold(0.0, f64::max)
+    groups.iter().flat_map(|group| &group.items).map(|item| item.value).fold(0.0, f64::max)
 }
 
 /// The first and the last place.
 pub(crate) fn x_span(groups: &[Columns]) -> [f64; 2] {
-    span(
-        groups
-            .iter()
-            .flat_map(|group| group.items.iter().map(|item| item.x)),
-    )
+    span(groups.iter().flat_map(|group| group.items.iter().map(|item| item.x)))
 }
 
 /// Draws every column.
@@ -72,13 +57,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, groups: &[Columns]) {
             let top = frame.y.at(item.value);
             let about = format!("{}: {}", item.name, frame.y_unit().show(item.value));
             let corner = [x.at(item.x) - width / 2.0, top];
-            frame.svg.rect(
-                "column",
-                corner,
-                [width, frame.down[1] - top],
-                colour(index),
-                &about,
-            );
+            frame.svg.rect("column", corner, [width, frame.down[1] - top], colour(index), &about);
         }
     }
 }

@@ -34,17 +34,13 @@ pub fn comparison(model: &str, rows: &[Compared]) -> [Chart; 2] {
         Series::Bars(vec![
             Bars::new("plain", rows.iter().map(|row| row.plain_peak))
                 .notes(rows.iter().map(plain_note)),
-            Bars::new(
-                "planned",
-                rows.iter().map(|row| row.planned_peak.unwrap_or(f64::NAN)),
-            )
-            .notes(rows.iter().map(reduction_note)),
+            Bars::new("planned", rows.iter().map(|row| row.planned_peak.unwrap_or(f64::NAN)))
+                .notes(rows.iter().map(reduction_note)),
         ]),
     );
     let points = |seconds: fn(&Compared) -> Option<f64>| {
         let each = rows.iter().enumerate();
-        each.filter_map(|(i, row)| Some([i as f64, seconds(row)?]))
-            .collect::<Vec<_>>()
+        each.filter_map(|(i, row)| Some([i as f64, seconds(row)?])).collect::<Vec<_>>()
     };
     let latency = Chart::over_categories(
         format!("Time of a step of {model}"),
@@ -53,11 +49,8 @@ pub fn comparison(model: &str, rows: &[Compared]) -> [Chart; 2] {
         batches(),
         Series::Lines(vec![
             Line::new("plain", points(|row| row.plain_seconds)),
-            Line::new("planned", points(|row| row.planned_seconds)).notes(
-                rows.iter()
-                    .filter(|row| row.planned_seconds.is_some())
-                    .map(overhead_note),
-            ),
+            Line::new("planned", points(|row| row.planned_seconds))
+                .notes(rows.iter().filter(|row| row.planned_seconds.is_some()).map(overhead_note)),
         ]),
     );
     [memory, latency]
@@ -78,6 +71,5 @@ fn reduction_note(row: &Compared) -> String {
 }
 
 fn overhead_note(row: &Compared) -> String {
-    row.overhead
-        .map_or(String::new(), |o| format!("{:+.1} %", 100.0 * o))
+    row.overhead.map_or(String::new(), |o| format!("{:+.1} %", 100.0 * o))
 }

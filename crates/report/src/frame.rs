@@ -49,29 +49,14 @@ impl<'a> Frame<'a> {
     pub(crate) fn new(chart: &'a Chart) -> Frame<'a> {
         let mut svg = Svg::new();
         svg.rect("background", [0.0, 0.0], [WIDTH, HEIGHT], BACKGROUND, "");
-        svg.text(
-            [LEFT, TITLE_LINE],
-            &chart.title,
-            style(TITLE_SIZE, INK, Anchor::Start, "title"),
-        );
+        svg.text([LEFT, TITLE_LINE], &chart.title, style(TITLE_SIZE, INK, Anchor::Start, "title"));
         let below_legend = draw_legend(&mut svg, &chart.legend());
-        let labelled = if chart.boundaries.is_empty() {
-            0.0
-        } else {
-            2.0 * BOUNDARY_ROW
-        };
+        let labelled = if chart.boundaries.is_empty() { 0.0 } else { 2.0 * BOUNDARY_ROW };
         let down = [below_legend + 12.0 + labelled, HEIGHT - BOTTOM];
         let across = [LEFT, WIDTH - RIGHT];
         let y = Scale::from_zero(chart.y.unit, chart.highest(), [down[1], down[0]]);
-        let mut frame = Frame {
-            chart,
-            svg,
-            y,
-            across,
-            down,
-            boundaries: Vec::new(),
-            notes: Vec::new(),
-        };
+        let mut frame =
+            Frame { chart, svg, y, across, down, boundaries: Vec::new(), notes: Vec::new() };
         frame.draw_heights();
         frame
     }
@@ -82,8 +67,7 @@ impl<'a> Frame<'a> {
             let at = self.y.at(value);
             self.svg.line("grid", [left, at], [right, at], GRID, "");
             let label_style = style(TEXT_SIZE, MUTED, Anchor::End, "y-tick");
-            self.svg
-                .text([left - 8.0, at + TEXT_SIZE * 0.35], &label, label_style);
+            self.svg.text([left - 8.0, at + TEXT_SIZE * 0.35], &label, label_style);
         }
         let name = self.chart.y.label(self.chart.highest());
         let middle = (self.down[0] + self.down[1]) / 2.0;
@@ -106,20 +90,12 @@ impl<'a> Frame<'a> {
         let span = self.chart.x_span().unwrap_or([0.0, 1.0]);
         let scale = Scale::spanning(self.chart.x.unit, span, range);
         let ticks = scale.ticks();
-        let places = ticks
-            .iter()
-            .map(|(value, label)| (scale.at(*value), label.as_str()));
+        let places = ticks.iter().map(|(value, label)| (scale.at(*value), label.as_str()));
         self.draw_x_labels(&places.collect::<Vec<_>>());
         self.draw_x_name(self.chart.x.label(span[1]));
         let [low, high] = span;
-        let seen = self
-            .chart
-            .boundaries
-            .iter()
-            .filter(|mark| (low..=high).contains(&mark.value));
-        self.boundaries = seen
-            .map(|mark| (scale.at(mark.value), mark.label.as_str()))
-            .collect();
+        let seen = self.chart.boundaries.iter().filter(|mark| (low..=high).contains(&mark.value));
+        self.boundaries = seen.map(|mark| (scale.at(mark.value), mark.label.as_str())).collect();
         self.boundaries.sort_by(|a, b| a.0.total_cmp(&b.0));
         scale
     }
@@ -128,9 +104,8 @@ impl<'a> Frame<'a> {
     pub(crate) fn category_x(&mut self, categories: &[String]) -> (Vec<f64>, f64) {
         let [left, right] = self.across;
         let width = (right - left) / categories.len().max(1) as f64;
-        let starts: Vec<f64> = (0..categories.len())
-            .map(|index| left + index as f64 * width)
-            .collect();
+        let starts: Vec<f64> =
+            (0..categories.len()).map(|index| left + index as f64 * width).collect();
         let places = starts
             .iter()
             .zip(categories)
@@ -151,11 +126,7 @@ impl<'a> Frame<'a> {
             }
             free_from = at + half + TICK_GAP;
             let place = [*at, self.down[1] + 24.0];
-            self.svg.text(
-                place,
-                label,
-                style(TEXT_SIZE, MUTED, Anchor::Middle, "x-tick"),
-            );
+            self.svg.text(place, label, style(TEXT_SIZE, MUTED, Anchor::Middle, "x-tick"));
         }
     }
 
@@ -182,13 +153,7 @@ impl<'a> Frame<'a> {
             };
             let row = if left >= free_from[0] { 0 } else { 1 };
             let base = self.down[0] - 6.0 - row as f64 * BOUNDARY_ROW;
-            self.svg.line(
-                "boundary",
-                [line, base - 10.0],
-                [line, self.down[1]],
-                BOUNDARY,
-                "4 3",
-            );
+            self.svg.line("boundary", [line, base - 10.0], [line, self.down[1]], BOUNDARY, "4 3");
             if left >= free_from[row] {
                 free_from[row] = left + width + TICK_GAP;
                 let label_style = style(TEXT_SIZE, MUTED, Anchor::Start, "boundary-label");
@@ -199,30 +164,20 @@ impl<'a> Frame<'a> {
 
     /// Writes a short note above a mark of the data, such as a percentage.
     pub(crate) fn note(&mut self, at: [f64; 2], text: &str) {
-        self.notes.push(Note {
-            at,
-            text: text.to_string(),
-            upward: false,
-        });
+        self.notes.push(Note { at, text: text.to_string(), upward: false });
     }
 
     /// Writes a note upwards from `at`: it takes the place of a bar that is not there.
     pub(crate) fn upward_note(&mut self, at: [f64; 2], text: &str) {
-        self.notes.push(Note {
-            at,
-            text: text.to_string(),
-            upward: true,
-        });
+        self.notes.push(Note { at, text: text.to_string(), upward: true });
     }
 
     fn draw_notes(&mut self) {
         for Note { at, text, upward } in std::mem::take(&mut self.notes) {
             if upward {
-                self.svg
-                    .upward_text(at, &text, in_front(MUTED, Anchor::Start, "note"));
+                self.svg.upward_text(at, &text, in_front(MUTED, Anchor::Start, "note"));
             } else {
-                self.svg
-                    .text(at, &text, in_front(INK, Anchor::Middle, "note"));
+                self.svg.text(at, &text, in_front(INK, Anchor::Middle, "note"));
             }
         }
     }
@@ -231,27 +186,17 @@ impl<'a> Frame<'a> {
         let [left, right] = self.across;
         for limit in &self.chart.limits {
             let at = self.y.at(limit.value);
-            self.svg
-                .line("limit", [left, at], [right, at], LIMIT, "7 4");
+            self.svg.line("limit", [left, at], [right, at], LIMIT, "7 4");
             let text = format!("{}: {}", limit.label, self.chart.y.unit.show(limit.value));
-            let base = if at - self.down[0] < TEXT_SIZE {
-                at + TEXT_SIZE + 2.0
-            } else {
-                at - 6.0
-            };
-            self.svg.text(
-                [right - 4.0, base],
-                &text,
-                in_front(LIMIT, Anchor::End, "limit-label"),
-            );
+            let base = if at - self.down[0] < TEXT_SIZE { at + TEXT_SIZE + 2.0 } else { at - 6.0 };
+            self.svg.text([right - 4.0, base], &text, in_front(LIMIT, Anchor::End, "limit-label"));
         }
     }
 
     /// What is in front of the data: the axis line, boundaries, limits and notes.
     pub(crate) fn finish(mut self) -> String {
         let [left, right] = self.across;
-        self.svg
-            .line("axis", [left, self.down[1]], [right, self.down[1]], INK, "");
+        self.svg.line("axis", [left, self.down[1]], [right, self.down[1]], INK, "");
         self.draw_boundaries();
         self.draw_limits();
         self.draw_notes();
@@ -271,13 +216,7 @@ fn draw_legend(svg: &mut Svg, names: &[&str]) -> f64 {
         if x > LEFT && x + width > WIDTH - RIGHT {
             (x, y) = (LEFT, y + LEGEND_ROW);
         }
-        svg.rect(
-            "swatch",
-            [x, y - SWATCH / 2.0],
-            [SWATCH, SWATCH],
-            series(index),
-            "",
-        );
+        svg.rect("swatch", [x, y - SWATCH / 2.0], [SWATCH, SWATCH], series(index), "");
         let at = [x + SWATCH + GAP, y + TEXT_SIZE * 0.35];
         svg.text(at, name, style(TEXT_SIZE, INK, Anchor::Start, "legend"));
         x += width + 2.0 * GAP;
@@ -286,18 +225,9 @@ fn draw_legend(svg: &mut Svg, names: &[&str]) -> f64 {
 }
 
 fn style(size: f64, fill: &'static str, anchor: Anchor, class: &'static str) -> Style {
-    Style {
-        size,
-        fill,
-        anchor,
-        class,
-        over_data: false,
-    }
+    Style { size, fill, anchor, class, over_data: false }
 }
 
 fn in_front(fill: &'static str, anchor: Anchor, class: &'static str) -> Style {
-    Style {
-        over_data: true,
-        ..style(TEXT_SIZE, fill, anchor, class)
-    }
+    Style { over_data: true, ..style(TEXT_SIZE, fill, anchor, class) }
 }

@@ -16,14 +16,8 @@ pub struct Line {
 impl Line {
     /// A line through `points`, each x and y; points that are not finite are left out.
     pub fn new(name: impl Into<String>, points: impl IntoIterator<Item = [f64; 2]>) -> Line {
-        let finite = points
-            .into_iter()
-            .filter(|point| point.iter().all(|v| v.is_finite()));
-        Line {
-            name: name.into(),
-            points: finite.collect(),
-            notes: Vec::new(),
-        }
+        let finite = points.into_iter().filter(|point| point.iter().all(|v| v.is_finite()));
+        Line { name: name.into(), points: finite.collect(), notes: Vec::new() }
     }
 
     /// Writes a note above each point, for instance a percentage.
@@ -40,11 +34,7 @@ const DOT: f64 = 4.5;
 
 /// The highest point.
 pub(crate) fn highest(lines: &[Line]) -> f64 {
-    lines
-        .iter()
-        .flat_map(|line| &line.points)
-        .map(|point| point[1])
-        .fold(0.0, f64::max)
+    lines.iter().flat_map(|line| &line.points).map(|point| point[1]).fold(0.0, f64::max)
 }
 
 /// Draws lines over a linear axis.
@@ -65,11 +55,8 @@ pub(crate) fn draw_over_categories(frame: &mut Frame<'_>, categories: &[String],
 fn draw_lines(frame: &mut Frame<'_>, lines: &[Line], dotted: bool, x: impl Fn(f64) -> f64) {
     let mut notes = Vec::new();
     for (index, line) in lines.iter().enumerate() {
-        let places: Vec<[f64; 2]> = line
-            .points
-            .iter()
-            .map(|[px, py]| [x(*px), frame.y.at(*py)])
-            .collect();
+        let places: Vec<[f64; 2]> =
+            line.points.iter().map(|[px, py]| [x(*px), frame.y.at(*py)]).collect();
         frame.svg.polyline(&places, colour(index));
         if dotted {
             for (place, [_, value]) in places.iter().zip(&line.points) {
@@ -77,10 +64,7 @@ fn draw_lines(frame: &mut Frame<'_>, lines: &[Line], dotted: bool, x: impl Fn(f6
                 frame.svg.circle("dot", *place, DOT, colour(index), &about);
             }
         }
-        let noted = places
-            .iter()
-            .zip(&line.notes)
-            .filter(|(_, note)| !note.is_empty());
+        let noted = places.iter().zip(&line.notes).filter(|(_, note)| !note.is_empty());
         notes.extend(noted.map(|(place, note)| ([place[0], place[1] - DOT - 6.0], note)));
     }
     for (place, note) in notes {

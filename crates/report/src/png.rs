@@ -14,18 +14,13 @@ pub(crate) fn render(
     scale: f64,
     size: [f64; 2],
 ) -> Result<Vec<u8>, ReportError> {
-    let failed = |reason: String| ReportError::Render {
-        title: title.to_string(),
-        reason,
-    };
+    let failed = |reason: String| ReportError::Render { title: title.to_string(), reason };
     let tree = parse(svg).map_err(|error| failed(error.to_string()))?;
     let [width, height] = size.map(|side| (side * scale).round() as u32);
     let mut pixels = Pixmap::new(width, height).ok_or(ReportError::TooLarge { width, height })?;
     let transform = Transform::from_scale(scale as f32, scale as f32);
     resvg::render(&tree, transform, &mut pixels.as_mut());
-    pixels
-        .encode_png()
-        .map_err(|error| failed(error.to_string()))
+    pixels.encode_png().map_err(|error| failed(error.to_string()))
 }
 
 /// The picture as the renderer sees it, every text laid out.

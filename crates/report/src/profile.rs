@@ -35,22 +35,13 @@ pub fn profile_charts(profile: &Profile, graph: &Graph, limit: Option<Bytes>) ->
         let values = memory.running.iter().map(|(_, b)| b.layers()[layer]);
         Area::new(*name, values.map(|bytes| bytes.get() as f64))
     });
-    let over_step = Chart::areas(
-        title("Memory over the step"),
-        nodes_run(),
-        live_memory(),
-        layers.collect(),
-    );
-    let node_times = nodes("Run time of each node", seconds("run time"), |n| {
-        n.run_time.get()
-    });
-    let node_peaks = nodes("Memory while each node runs", peak_memory(), |n| {
-        n.peak_mem.get() as f64
-    });
+    let over_step =
+        Chart::areas(title("Memory over the step"), nodes_run(), live_memory(), layers.collect());
+    let node_times = nodes("Run time of each node", seconds("run time"), |n| n.run_time.get());
+    let node_peaks =
+        nodes("Memory while each node runs", peak_memory(), |n| n.peak_mem.get() as f64);
     let size = Axis::new("size", Unit::Bytes);
-    let sizes = activations("Size of each activation", size, |a| {
-        a.memory_size.get() as f64
-    });
+    let sizes = activations("Size of each activation", size, |a| a.memory_size.get() as f64);
     let idle = seconds("inactive time");
     let idle_times = activations("Idle time of each activation", idle, |a| {
         a.inactive_time.map_or(f64::NAN, Seconds::get)
@@ -60,10 +51,7 @@ pub fn profile_charts(profile: &Profile, graph: &Graph, limit: Option<Bytes>) ->
         ("node_peak_memory", with_limit(node_peaks, limit)),
         ("activation_size", sizes),
         ("activation_inactive_time", idle_times),
-        (
-            "memory",
-            with_limit(memory.with_boundaries(over_step), limit),
-        ),
+        ("memory", with_limit(memory.with_boundaries(over_step), limit)),
     ];
     let named = |(what, chart)| (format!("{model}_bs{batch}_{what}"), chart);
     pictures.map(named).into()
@@ -178,13 +166,9 @@ fn with_boundaries(
     chart: Chart,
     place: impl Fn(NodeId) -> Option<usize>,
 ) -> Chart {
-    let marks = [
-        (boundaries.first_backward, "backward"),
-        (boundaries.first_optimizer, "first update"),
-    ];
-    let marks = marks
-        .into_iter()
-        .filter_map(|(at, name)| Some((place(at?)?, name)));
+    let marks =
+        [(boundaries.first_backward, "backward"), (boundaries.first_optimizer, "first update")];
+    let marks = marks.into_iter().filter_map(|(at, name)| Some((place(at?)?, name)));
     marks.fold(chart, |chart, (at, name)| chart.boundary(at as f64, name))
 }
 

@@ -43,9 +43,7 @@ const HALO: &str =
 
 impl Svg {
     pub(crate) fn new() -> Svg {
-        Svg {
-            body: String::new(),
-        }
+        Svg { body: String::new() }
     }
 
     /// A filled rectangle; `hover` is what a viewer shows when pointed at.
@@ -94,11 +92,8 @@ impl Svg {
     ) {
         let [x1, y1] = from.map(Short);
         let [x2, y2] = to.map(Short);
-        let dash = if dash.is_empty() {
-            String::new()
-        } else {
-            format!(" stroke-dasharray=\"{dash}\"")
-        };
+        let dash =
+            if dash.is_empty() { String::new() } else { format!(" stroke-dasharray=\"{dash}\"") };
         let width = if class == "limit" { 2 } else { 1 };
         let _ = writeln!(
             self.body,
@@ -119,11 +114,8 @@ impl Svg {
 
     /// A filled outline through `points`.
     pub(crate) fn polygon(&mut self, points: &[[f64; 2]], fill: &str) {
-        let _ = writeln!(
-            self.body,
-            "<path class=\"series\" d=\"{}Z\" fill=\"{fill}\"/>",
-            path(points)
-        );
+        let _ =
+            writeln!(self.body, "<path class=\"series\" d=\"{}Z\" fill=\"{fill}\"/>", path(points));
     }
 
     /// A level text.
@@ -135,11 +127,7 @@ impl Svg {
     /// A text that reads upwards.
     pub(crate) fn upward_text(&mut self, at: [f64; 2], text: &str, style: Style) {
         let [x, y] = at.map(Short);
-        self.words(
-            &format!("transform=\"translate({x} {y}) rotate(-90)\""),
-            text,
-            style,
-        );
+        self.words(&format!("transform=\"translate({x} {y}) rotate(-90)\""), text, style);
     }
 
     fn words(&mut self, place: &str, text: &str, style: Style) {
@@ -164,11 +152,7 @@ impl Svg {
         let _ = if hover.is_empty() {
             writeln!(self.body, "{shape}/>")
         } else {
-            writeln!(
-                self.body,
-                "{shape}><title>{}</title></{name}>",
-                escaped(hover)
-            )
+            writeln!(self.body, "{shape}><title>{}</title></{name}>", escaped(hover))
         };
     }
 

@@ -50,9 +50,8 @@ pub(crate) const ON_DARK: [(&str, &str); 6] = [
 pub(crate) const SERIES_COUNT: usize = 8;
 /// One colour per series, told apart by people who see few colours as well (they differ in
 /// lightness).
-const SERIES: [&str; SERIES_COUNT] = [
-    "#2563eb", "#f28e2b", "#0f9d76", "#8b5cf6", "#8a94a3", "#3bb4d8", "#9a6b3f", "#d64550",
-];
+const SERIES: [&str; SERIES_COUNT] =
+    ["#2563eb", "#f28e2b", "#0f9d76", "#8b5cf6", "#8a94a3", "#3bb4d8", "#9a6b3f", "#d64550"];
 
 /// The colour of the `index`-th series; they repeat after eight.
 pub(crate) fn series(index: usize) -> &'static str {

@@ -32,10 +32,7 @@ impl Picture {
     /// How many elements have `class`.
     fn count(&self, class: &str) -> usize {
         let document = roxmltree::Document::parse(&self.svg).expect("the SVG is XML");
-        document
-            .descendants()
-            .filter(|node| node.attribute("class") == Some(class))
-            .count()
+        document.descendants().filter(|node| node.attribute("class") == Some(class)).count()
     }
 
     #[track_caller]
@@ -135,12 +132,9 @@ fn a_bar_is_as_high_as_its_value() {
     let chart = bars("t", batch(), &["a", "b"], series);
     let svg = chart.to_svg();
     let document = roxmltree::Document::parse(&svg).expect("the SVG is XML");
-    let bars = document
-        .descendants()
-        .filter(|node| node.attribute("class") == Some("bar"));
-    let heights: Vec<f64> = bars
-        .map(|bar| bar.attribute("height").unwrap().parse().unwrap())
-        .collect();
+    let bars = document.descendants().filter(|node| node.attribute("class") == Some("bar"));
+    let heights: Vec<f64> =
+        bars.map(|bar| bar.attribute("height").unwrap().parse().unwrap()).collect();
     assert!((heights[1] - 3.0 * heights[0]).abs() < 0.02, "{heights:?}");
 }
 
@@ -157,36 +151,19 @@ fn stacks_stand_on_each_other() {
 
 #[test]
 fn columns_show_every_node_and_the_boundaries() {
-    let node = |rank: u32| {
-        (
-            f64::from(rank),
-            f64::from(rank % 7) * 1e-3,
-            format!("n{rank}"),
-        )
-    };
+    let node = |rank: u32| (f64::from(rank), f64::from(rank % 7) * 1e-3, format!("n{rank}"));
     let groups = vec![
         Columns::new("forward", (0..900).map(node)),
         Columns::new("backward", (900..2000).map(node)),
     ];
-    let chart = Chart::columns(
-        "Run time",
-        rank(),
-        Axis::new("run time", Unit::Seconds),
-        groups,
-    )
-    .boundary(900.0, "backward begins")
-    .boundary(905.0, "loss")
-    .boundary(1990.0, "optimizer begins");
+    let chart = Chart::columns("Run time", rank(), Axis::new("run time", Unit::Seconds), groups)
+        .boundary(900.0, "backward begins")
+        .boundary(905.0, "loss")
+        .boundary(1990.0, "optimizer begins");
     let picture = Picture::of(&chart);
     assert_eq!(picture.count("column"), 2000);
     assert_eq!(picture.count("boundary"), 3);
-    picture.assert_words(&[
-        "run time (ms)",
-        "backward begins",
-        "loss",
-        "optimizer begins",
-        "1000",
-    ]);
+    picture.assert_words(&["run time (ms)", "backward begins", "loss", "optimizer begins", "1000"]);
     picture.assert_tidy();
 }
 
@@ -207,22 +184,12 @@ fn lines_have_a_path_each_and_dots_where_points_are_few() {
         ["4", "8", "16", "32", "64"],
         Series::Lines(lines),
     ));
-    assert_eq!(
-        (few.count("series"), few.count("dot"), few.count("note")),
-        (2, 10, 4)
-    );
+    assert_eq!((few.count("series"), few.count("dot"), few.count("note")), (2, 10, 4));
     few.assert_tidy();
     let long = Line::new("live", (0..3000).map(|i| [f64::from(i), 1.0]));
     let many =
         Picture::of(&Chart::lines("t", rank(), latency, vec![long]).boundary(9999.0, "outside"));
-    assert_eq!(
-        (
-            many.count("series"),
-            many.count("dot"),
-            many.count("boundary")
-        ),
-        (1, 0, 0)
-    );
+    assert_eq!((many.count("series"), many.count("dot"), many.count("boundary")), (1, 0, 0));
     many.assert_tidy();
 }
 
@@ -230,10 +197,7 @@ fn lines_have_a_path_each_and_dots_where_points_are_few() {
 fn areas_have_a_layer_each() {
     let layers = vec![
         Area::new("parameters", vec![GIB; 300]),
-        Area::new(
-            "activations",
-            (0..300).map(|i| f64::from(150 - (i - 150i32).abs()) * 1e7),
-        ),
+        Area::new("activations", (0..300).map(|i| f64::from(150 - (i - 150i32).abs()) * 1e7)),
     ];
     let chart = Chart::areas("Live", rank(), memory(), layers)
         .boundary(150.0, "backward")
@@ -271,12 +235,7 @@ fn empty_and_odd_data_are_still_pictures() {
         vec![Line::new("l", [[f64::NAN, 1.0], [1.0, f64::INFINITY]])],
     );
     let bare = Chart::areas("t", rank(), memory(), vec![]);
-    let alone = Chart::columns(
-        "t",
-        rank(),
-        memory(),
-        vec![Columns::new("c", [(5.0, 0.0, "n")])],
-    );
+    let alone = Chart::columns("t", rank(), memory(), vec![Columns::new("c", [(5.0, 0.0, "n")])]);
     for chart in [nothing, odd, bare, alone] {
         Picture::of(&chart).assert_tidy();
         assert!(!chart.to_svg().contains("NaN"));
@@ -296,10 +255,7 @@ fn a_png_has_the_size_asked_for() {
 #[test]
 fn the_same_data_give_the_same_bytes() {
     let chart = bars("t", batch(), &["4"], vec![Bars::new("s", [GIB])]);
-    assert_eq!(
-        chart.to_png(1.0).expect("it renders"),
-        chart.to_png(1.0).expect("it renders")
-    );
+    assert_eq!(chart.to_png(1.0).expect("it renders"), chart.to_png(1.0).expect("it renders"));
 }
 
 /// The colours that the picture's own rules put in the place of others where the reader's screen is
@@ -307,21 +263,13 @@ fn the_same_data_give_the_same_bytes() {
 fn dark_rules(svg: &str) -> Vec<&str> {
     let (_, rules) = svg.split_once("prefers-color-scheme: dark").expect("rules");
     let (rules, _) = rules.split_once("</style>").expect("they end");
-    rules
-        .lines()
-        .filter(|line| line.contains("[fill="))
-        .collect()
+    rules.lines().filter(|line| line.contains("[fill=")).collect()
 }
 
 #[test]
 fn a_dark_page_changes_every_colour_but_those_of_the_data() {
-    let series = vec![
-        Bars::new("plain", [GIB]).notes(["a note"]),
-        Bars::new("planned", [GIB]),
-    ];
-    let svg = bars("t", batch(), &["4"], series)
-        .limit(2.0 * GIB, "budget")
-        .to_svg();
+    let series = vec![Bars::new("plain", [GIB]).notes(["a note"]), Bars::new("planned", [GIB])];
+    let svg = bars("t", batch(), &["4"], series).limit(2.0 * GIB, "budget").to_svg();
     let rules = dark_rules(&svg);
     let document = roxmltree::Document::parse(&svg).expect("the SVG is XML");
     for node in document.descendants() {

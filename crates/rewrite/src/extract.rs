@@ -28,12 +28,8 @@ pub(crate) fn extractions(graph: &Graph, is_clone: &[bool]) -> Vec<Extraction> {
         if end < is_clone.len() && is_clone[end] {
             continue;
         }
-        let batch = Batch {
-            graph,
-            start,
-            end,
-            before: (end < is_clone.len()).then(|| NodeId::new(end)),
-        };
+        let batch =
+            Batch { graph, start, end, before: (end < is_clone.len()).then(|| NodeId::new(end)) };
         found.extend(batch.extractions());
         start = end + 1;
     }

@@ -28,10 +28,7 @@ pub struct Rewritten {
 impl Rewritten {
     /// What each node and storage of `graph` stands for.
     pub fn origins(&self) -> Origins<'_> {
-        Origins {
-            nodes: &self.node_origin,
-            storages: &self.storage_origin,
-        }
+        Origins { nodes: &self.node_origin, storages: &self.storage_origin }
     }
 }
 

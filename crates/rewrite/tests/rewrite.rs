@@ -45,12 +45,7 @@ fn small() -> Graph {
     Graph::new(GraphParts {
         name: "small".into(),
         origin: "by hand".into(),
-        storages: roles
-            .map(|(bytes, role)| Storage {
-                bytes: Bytes(bytes),
-                role,
-            })
-            .to_vec(),
+        storages: roles.map(|(bytes, role)| Storage { bytes: Bytes(bytes), role }).to_vec(),
         nodes: vec![
             node("x", Input, &[], &[0]),
             f,
@@ -101,26 +96,8 @@ fn a_clone_writes_storages_of_its_own_and_its_readers_are_rewired() {
     // f and pool run again before pool_back; f serves f_back too.
     let plan = plan_of(&graph, &[1, 2, 3, 4, 1, 2, 5, 6]);
     let rewritten = check(&graph, &plan);
-    let names: Vec<&str> = rewritten
-        .graph
-        .nodes()
-        .iter()
-        .map(|n| n.name.as_str())
-        .collect();
-    assert_eq!(
-        names,
-        [
-            "x",
-            "f",
-            "pool",
-            "g",
-            "g_back",
-            "f@1",
-            "pool@1",
-            "pool_back",
-            "f_back"
-        ]
-    );
+    let names: Vec<&str> = rewritten.graph.nodes().iter().map(|n| n.name.as_str()).collect();
+    assert_eq!(names, ["x", "f", "pool", "g", "g_back", "f@1", "pool@1", "pool_back", "f_back"]);
     let f1 = rewritten.graph.node(NodeId(5));
     assert_eq!(f1.writes, [StorageId(8)]);
     assert_eq!(f1.effect, Effect::Random);
@@ -173,9 +150,7 @@ fn an_output_that_is_still_live_is_written_to_a_storage_that_nobody_reads() {
         .iter()
         .position(|s| *s == rekindle_graph::Step::Run(NodeId(3)))
         .expect("g runs");
-    plan.schedule
-        .steps
-        .insert(at, rekindle_graph::Step::Run(NodeId(2)));
+    plan.schedule.steps.insert(at, rekindle_graph::Step::Run(NodeId(2)));
     let timeline = Timeline::new(&graph, &plan.schedule).expect("wasteful, but valid");
     (plan.budget, plan.peak, plan.time) = (timeline.peak, timeline.peak, timeline.time);
     let rewritten = check(&graph, &plan);
@@ -193,11 +168,7 @@ fn clones_of_clones_get_the_next_number() {
     assert!(names(&once).contains(&"f@2".to_string()));
     // f@1 runs twice more.
     let order: Vec<u32> = once.natural_order().iter().map(|n| n.0).collect();
-    let f1 = once
-        .nodes()
-        .iter()
-        .position(|n| n.name == "f@1")
-        .expect("there") as u32;
+    let f1 = once.nodes().iter().position(|n| n.name == "f@1").expect("there") as u32;
     let mut longer = order.clone();
     longer.insert(order.len() - 1, f1);
     let twice = check(&once, &plan_of(&once, &longer)).graph;
@@ -225,10 +196,7 @@ fn a_plan_for_another_graph_and_an_invalid_plan_are_errors() {
     plan.schedule.steps.remove(0);
     assert!(matches!(rewrite(&graph, &plan), Err(RewriteError::Plan(_))));
     plan.graph = "other".into();
-    assert!(matches!(
-        rewrite(&graph, &plan),
-        Err(RewriteError::WrongGraph { .. })
-    ));
+    assert!(matches!(rewrite(&graph, &plan), Err(RewriteError::WrongGraph { .. })));
 }
 
 #[test]
@@ -245,51 +213,27 @@ fn damage_to_a_rewritten_graph_is_named() {
     };
     // The readers of a recomputed storage still read the dropped original.
     let found = damaged(&|parts| parts.nodes[8].reads[1] = StorageId(1));
-    assert!(
-        matches!(found[..], [Violation::RewrittenPeak { .. }]),
-        "{found:?}"
-    );
+    assert!(matches!(found[..], [Violation::RewrittenPeak { .. }]), "{found:?}");
     let found = damaged(&|parts| parts.nodes[7].reads = [5, 9, 10].map(StorageId).to_vec());
     assert!(matches!(
         found[..],
-        [
-            Violation::WrongWire { how: "reads", .. },
-            Violation::WrongWire { .. }
-        ]
+        [Violation::WrongWire { how: "reads", .. }, Violation::WrongWire { .. }]
     ));
     let found = damaged(&|parts| parts.storages[8].bytes = Bytes(9));
-    assert!(
-        matches!(found[0], Violation::SizeChanged { .. }),
-        "{found:?}"
-    );
+    assert!(matches!(found[0], Violation::SizeChanged { .. }), "{found:?}");
     let found = damaged(&|parts| parts.nodes[5].effect = Effect::Pure);
-    assert!(
-        matches!(found[0], Violation::NodeChanged { what: "effect", .. }),
-        "{found:?}"
-    );
+    assert!(matches!(found[0], Violation::NodeChanged { what: "effect", .. }), "{found:?}");
     let found = damaged(&|parts| parts.outputs = vec![StorageId(6)]);
-    assert!(
-        matches!(found[0], Violation::ListChanged { what: "outputs" }),
-        "{found:?}"
-    );
+    assert!(matches!(found[0], Violation::ListChanged { what: "outputs" }), "{found:?}");
     let found = damaged(&|parts| parts.targets.clear());
-    assert!(matches!(
-        found[..],
-        [Violation::ListChanged { what: "targets" }]
-    ));
+    assert!(matches!(found[..], [Violation::ListChanged { what: "targets" }]));
 
-    let short = Origins {
-        nodes: &rewritten.node_origin[1..],
-        ..rewritten.origins()
-    };
+    let short = Origins { nodes: &rewritten.node_origin[1..], ..rewritten.origins() };
     let found = verify_rewritten(&graph, &plan, &rewritten.graph, short).expect_err("short");
     assert!(matches!(found.0[..], [Violation::OriginCount { .. }]));
     let mut swapped = rewritten.node_origin.clone();
     swapped.swap(5, 6);
-    let swapped = Origins {
-        nodes: &swapped,
-        ..rewritten.origins()
-    };
+    let swapped = Origins { nodes: &swapped, ..rewritten.origins() };
     let found = verify_rewritten(&graph, &plan, &rewritten.graph, swapped).expect_err("swapped");
     assert!(matches!(found.0[0], Violation::WrongRun { .. }));
 }
@@ -300,10 +244,7 @@ fn corpus() -> Vec<Graph> {
     let mut paths: Vec<PathBuf> = entries.map(|e| e.expect("readable").path()).collect();
     paths.retain(|p| p.extension().is_some_and(|e| e == "json"));
     paths.sort();
-    paths
-        .iter()
-        .map(|p| read_graph(p).expect("the corpus loads"))
-        .collect()
+    paths.iter().map(|p| read_graph(p).expect("the corpus loads")).collect()
 }
 
 #[test]
@@ -311,10 +252,7 @@ fn plans_on_the_corpus_are_rewritten_exactly_and_can_be_planned_again() {
     for graph in corpus() {
         let peak = Timeline::natural(&graph).peak;
         for &strategy in Strategy::ALL {
-            let options = Options {
-                strategy,
-                effort: Effort::FIRST,
-            };
+            let options = Options { strategy, effort: Effort::FIRST };
             for share in [90, 70, 45] {
                 let budget = Bytes(peak.get() / 100 * share);
                 let Ok(planned) = plan(&graph, budget, &options, &mut NoWatch) else {

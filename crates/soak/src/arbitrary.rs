@@ -14,20 +14,15 @@ pub(crate) fn parts(random: &mut Random, size: usize) -> GraphParts {
         graph.input(random, role);
     }
     // Storages that a later node may read: those that have been overwritten are gone.
-    let mut readable: Vec<StorageId> = (0..graph.parts.storages.len())
-        .map(StorageId::new)
-        .collect();
+    let mut readable: Vec<StorageId> =
+        (0..graph.parts.storages.len()).map(StorageId::new).collect();
     for i in 0..count {
         let phase = phase(random, i, count);
         let mut reads: Vec<StorageId> = Vec::new();
         for _ in 0..random.below(4) {
             // Mostly what was made lately, so that depth grows.
             let recent = readable.len().saturating_sub(6);
-            let from = if random.chance(75) {
-                &readable[recent..]
-            } else {
-                &readable[..]
-            };
+            let from = if random.chance(75) { &readable[recent..] } else { &readable[..] };
             if !from.is_empty() {
                 reads.push(random.pick(from));
             }
@@ -44,13 +39,7 @@ pub(crate) fn parts(random: &mut Random, size: usize) -> GraphParts {
                 graph.storage(random, role)
             })
             .collect();
-        let id = graph.run(
-            random,
-            format!("n{i}"),
-            phase,
-            reads.clone(),
-            writes.clone(),
-        );
+        let id = graph.run(random, format!("n{i}"), phase, reads.clone(), writes.clone());
         if random.chance(10) {
             let mut updates = Vec::new();
             if !reads.is_empty() && random.chance(60) {

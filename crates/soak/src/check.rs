@@ -29,16 +29,10 @@ const SUMMATION_ERROR: f64 = 1e-9;
 pub fn check(seed: u64, size: usize) -> Result<usize> {
     let graph = random_graph(seed, size);
     let text = graph.to_json();
-    ensure!(
-        Graph::from_json(&text)? == graph,
-        "the graph does not survive its format"
-    );
+    ensure!(Graph::from_json(&text)? == graph, "the graph does not survive its format");
     let mut random = Random::new(!seed);
     let (low, high) = (floor(&graph).bytes, Timeline::natural(&graph).peak);
-    ensure!(
-        low <= high,
-        "the floor {low} is above the plain peak {high}"
-    );
+    ensure!(low <= high, "the floor {low} is above the plain peak {high}");
     let mut plans = Vec::new();
     for &strategy in Strategy::ALL {
         let effort = match random.below(100) < LONGER {
@@ -102,14 +96,8 @@ fn check_budget(
             Ok(Some(planned))
         }
         Err(PlanError::Infeasible(why)) => {
-            ensure!(
-                why.smallest_known > budget,
-                "refused a budget that is known to work"
-            );
-            ensure!(
-                why.lower_bound <= why.smallest_known,
-                "a plan below the bound is known"
-            );
+            ensure!(why.smallest_known > budget, "refused a budget that is known to work");
+            ensure!(why.lower_bound <= why.smallest_known, "a plan below the bound is known");
             let known = plan(graph, why.smallest_known, options, &mut NoWatch)
                 .context("the smallest budget that is said to work")?;
             check_plan(graph, why.smallest_known, &known)?;
@@ -123,11 +111,7 @@ fn check_plan(graph: &Graph, budget: Bytes, planned: &Planned) -> Result<()> {
     let plan = &planned.plan;
     let audit = verify(graph, plan)?;
     ensure!(plan.budget == budget, "the plan is for another budget");
-    ensure!(
-        audit.peak <= budget,
-        "over the budget by {}",
-        audit.peak - budget
-    );
+    ensure!(audit.peak <= budget, "over the budget by {}", audit.peak - budget);
     ensure!(
         is_above(plan.time, planned.lower_bound),
         "faster ({}) than its bound ({})",
@@ -138,12 +122,7 @@ fn check_plan(graph: &Graph, budget: Bytes, planned: &Planned) -> Result<()> {
     let origins = rewritten.origins();
     verify_rewritten(graph, plan, &rewritten.graph, origins).context("rewritten")?;
     let peak = Timeline::natural(&rewritten.graph).peak;
-    ensure!(
-        peak == plan.peak,
-        "rewritten peak {} is not {}",
-        peak.get(),
-        plan.peak.get()
-    );
+    ensure!(peak == plan.peak, "rewritten peak {} is not {}", peak.get(), plan.peak.get());
     Ok(())
 }
 
@@ -155,14 +134,8 @@ fn check_frontier(graph: &Graph, options: &Options) -> Result<()> {
     for pair in points.windows(2) {
         let (larger, smaller) = (&pair[0].plan, &pair[1].plan);
         ensure!(smaller.budget < larger.budget, "budgets do not descend");
-        ensure!(
-            smaller.peak <= larger.peak,
-            "a smaller budget gave a larger peak"
-        );
-        ensure!(
-            smaller.time >= larger.time,
-            "a larger budget gave more time"
-        );
+        ensure!(smaller.peak <= larger.peak, "a smaller budget gave a larger peak");
+        ensure!(smaller.time >= larger.time, "a larger budget gave more time");
     }
     Ok(())
 }

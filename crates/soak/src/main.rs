@@ -44,10 +44,7 @@ fn main() -> ExitCode {
     };
     match tally {
         Ok(Tally { plans, failures }) => {
-            println!(
-                "{} graphs, {plans} plans, {failures} failures",
-                arguments.graphs
-            );
+            println!("{} graphs, {plans} plans, {failures} failures", arguments.graphs);
             ExitCode::from(u8::from(failures > 0))
         }
         Err(error) => {
@@ -66,10 +63,7 @@ fn check_all(arguments: &Arguments) -> Tally {
     for done in 0..arguments.graphs {
         let seed = arguments.seed + done;
         if done > 0 && done % PROGRESS == 0 {
-            eprintln!(
-                "{done} of {} graphs from seed {}",
-                arguments.graphs, arguments.seed
-            );
+            eprintln!("{done} of {} graphs from seed {}", arguments.graphs, arguments.seed);
         }
         match rekindle_soak::check(seed, arguments.size) {
             Ok(count) => tally.plans += count as u64,
@@ -101,10 +95,8 @@ fn share_out(arguments: &Arguments, processes: u64) -> Result<Tally> {
         let output = child.wait_with_output()?;
         let said = String::from_utf8_lossy(&output.stdout);
         // As printed at the end of `main`.
-        let numbers: Vec<u64> = said
-            .split_whitespace()
-            .filter_map(|word| word.parse().ok())
-            .collect();
+        let numbers: Vec<u64> =
+            said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
         let [_, plans, failures] = numbers[..] else {
             bail!("a process ended with {}: {said}", output.status);
         };

@@ -13,13 +13,7 @@ pub(crate) struct Assembly {
 
 impl Assembly {
     pub(crate) fn new(name: String) -> Assembly {
-        Assembly {
-            parts: GraphParts {
-                name,
-                origin: "random".into(),
-                ..GraphParts::default()
-            },
-        }
+        Assembly { parts: GraphParts { name, origin: "random".into(), ..GraphParts::default() } }
     }
 
     /// A storage of up to 100 bytes; some are empty.
@@ -28,10 +22,7 @@ impl Assembly {
             true => 0,
             false => 1 + random.below(100) as u64,
         };
-        self.parts.storages.push(Storage {
-            bytes: Bytes(bytes),
-            role,
-        });
+        self.parts.storages.push(Storage { bytes: Bytes(bytes), role });
         StorageId::new(self.parts.storages.len() - 1)
     }
 
@@ -39,10 +30,7 @@ impl Assembly {
     pub(crate) fn input(&mut self, random: &mut Random, role: Role) -> StorageId {
         let storage = self.storage(random, role);
         let name = format!("in{}", storage.0);
-        self.parts.nodes.push(Node {
-            writes: vec![storage],
-            ..node(name, Phase::Input, 0)
-        });
+        self.parts.nodes.push(Node { writes: vec![storage], ..node(name, Phase::Input, 0) });
         storage
     }
 

@@ -18,19 +18,11 @@ pub(crate) fn parts(random: &mut Random, size: usize) -> GraphParts {
     let depth = 2 + random.below(size.max(1));
     let mut step = Assembly::new(format!("training{depth}"));
     let data = step.input(random, Role::Input);
-    let weights: Vec<StorageId> = (0..depth)
-        .map(|_| step.input(random, Role::Parameter))
-        .collect();
+    let weights: Vec<StorageId> = (0..depth).map(|_| step.input(random, Role::Parameter)).collect();
     let layers = forward(&mut step, random, data, &weights);
     let loss = step.storage(random, Role::Other);
     let last = layers[depth - 1].output;
-    step.run(
-        random,
-        "loss".into(),
-        Phase::Forward,
-        vec![last],
-        vec![loss],
-    );
+    step.run(random, "loss".into(), Phase::Forward, vec![last], vec![loss]);
     step.parts.outputs.push(loss);
     backward(&mut step, random, &layers, loss);
     step.parts
@@ -63,12 +55,7 @@ fn forward(
             track(step, random, i, output);
         }
         available.push(output);
-        layers.push(Layer {
-            reads,
-            weight,
-            output,
-            extra,
-        });
+        layers.push(Layer { reads, weight, output, extra });
     }
     layers
 }
@@ -77,13 +64,7 @@ fn forward(
 fn track(step: &mut Assembly, random: &mut Random, i: usize, output: StorageId) {
     let buffer = step.input(random, Role::Parameter);
     let reads = vec![output, buffer];
-    let id = step.run(
-        random,
-        format!("track{i}"),
-        Phase::Forward,
-        reads,
-        Vec::new(),
-    );
+    let id = step.run(random, format!("track{i}"), Phase::Forward, reads, Vec::new());
     step.once(id, vec![buffer]);
     if random.chance(70) {
         step.parts.targets.push(id);

@@ -17,10 +17,7 @@ fn plans_of_random_graphs_keep_every_promise() {
             Err(error) => panic!("seed {seed}: {error:#}"),
         }
     }
-    assert!(
-        plans > SEEDS as usize,
-        "only {plans} plans: too little is feasible to mean anything"
-    );
+    assert!(plans > SEEDS as usize, "only {plans} plans: too little is feasible to mean anything");
 }
 
 #[test]
@@ -34,11 +31,7 @@ fn the_generator_covers_what_the_format_allows() {
     assert!(nodes().any(|n| !n.updates.is_empty() && n.phase == Phase::Forward));
     assert!(nodes().any(|n| !n.updates.is_empty() && n.phase == Phase::Optimizer));
     assert!(nodes().any(|n| n.writes.is_empty()));
-    assert!(
-        graphs
-            .iter()
-            .all(|g| !g.targets().is_empty() || !g.outputs().is_empty())
-    );
+    assert!(graphs.iter().all(|g| !g.targets().is_empty() || !g.outputs().is_empty()));
     assert_eq!(random_graph(7, 16), random_graph(7, 16));
     assert_ne!(random_graph(6, 16), random_graph(8, 16));
 }

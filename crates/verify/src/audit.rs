@@ -49,10 +49,7 @@ pub fn verify(graph: &Graph, plan: &Plan) -> Result<Audit, Violations> {
         found.push(Violation::WrongGraph(wrong));
     }
     if measured.peak_step.is_none() && measured.peak > plan.budget {
-        found.push(Violation::StartOverBudget {
-            bytes: measured.peak,
-            budget: plan.budget,
-        });
+        found.push(Violation::StartOverBudget { bytes: measured.peak, budget: plan.budget });
     }
     found.extend(replayed.at_start);
     found.extend(by_step.into_iter().map(|(_, violation)| violation));
@@ -63,16 +60,10 @@ pub fn verify(graph: &Graph, plan: &Plan) -> Result<Audit, Violations> {
         found.push(Violation::StoreOverLimit { held, limit });
     }
     if plan.peak != measured.peak {
-        found.push(Violation::PeakMisstated {
-            said: plan.peak,
-            found: measured.peak,
-        });
+        found.push(Violation::PeakMisstated { said: plan.peak, found: measured.peak });
     }
     if !times_agree(plan.time, time) {
-        found.push(Violation::TimeMisstated {
-            said: plan.time,
-            found: time,
-        });
+        found.push(Violation::TimeMisstated { said: plan.time, found: time });
     }
     if !found.is_empty() {
         return Err(Violations(found));

@@ -98,22 +98,10 @@ pub(crate) fn measure(graph: &Graph, schedule: &Schedule, budget: Bytes) -> Meas
         let raises = matches!(schedule.steps[i], Step::Run(_) | Step::Fetch(_));
         if during > u128::from(budget.get()) && raises {
             let bytes = saturate(during);
-            over_budget.push((
-                step,
-                Violation::OverBudget {
-                    step,
-                    bytes,
-                    budget,
-                },
-            ));
+            over_budget.push((step, Violation::OverBudget { step, bytes, budget }));
         }
     }
-    Measured {
-        peak: saturate(peak),
-        peak_step,
-        store_peak: saturate(most_held),
-        over_budget,
-    }
+    Measured { peak: saturate(peak), peak_step, store_peak: saturate(most_held), over_budget }
 }
 
 /// How often each storage is fetched.

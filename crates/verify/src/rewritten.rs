@@ -27,11 +27,7 @@ pub fn verify_rewritten(
         Ok(audit) => (Some(audit), Vec::new()),
         Err(Violations(found)) => (None, found),
     };
-    let check = Check {
-        graph,
-        rewritten,
-        origins,
-    };
+    let check = Check { graph, rewritten, origins };
     match check.origins() {
         Err(violation) => found.push(violation),
         Ok(()) => {
@@ -68,17 +64,9 @@ impl Check<'_> {
     fn origins(&self) -> Result<(), Violation> {
         let count = |what, expected, found| match expected == found {
             true => Ok(()),
-            false => Err(Violation::OriginCount {
-                what,
-                expected,
-                found,
-            }),
+            false => Err(Violation::OriginCount { what, expected, found }),
         };
-        count(
-            "nodes",
-            self.rewritten.nodes().len(),
-            self.origins.nodes.len(),
-        )?;
+        count("nodes", self.rewritten.nodes().len(), self.origins.nodes.len())?;
         let storages = self.rewritten.storages().len();
         count("storages", storages, self.origins.storages.len())?;
         let mut nodes = self.rewritten.nodes().iter().zip(self.origins.nodes);
@@ -100,10 +88,7 @@ impl Check<'_> {
         let expected: Vec<NodeId> = plan.schedule.runs().collect();
         let actual = runs(self.rewritten);
         if actual.len() != expected.len() {
-            found.push(Violation::RunCount {
-                runs: actual.len(),
-                expected: expected.len(),
-            });
+            found.push(Violation::RunCount { runs: actual.len(), expected: expected.len() });
         }
         let name = |id: NodeId| match self.graph.nodes().get(id.index()) {
             Some(node) => node.name.clone(),
@@ -124,11 +109,7 @@ impl Check<'_> {
             ids.filter(is_input).collect::<Vec<_>>()
         };
         let kept = inputs(self.rewritten);
-        if !kept
-            .iter()
-            .map(|&id| self.node_origin(id))
-            .eq(inputs(self.graph))
-        {
+        if !kept.iter().map(|&id| self.node_origin(id)).eq(inputs(self.graph)) {
             found.push(Violation::ListChanged { what: "inputs" });
         }
     }
@@ -187,12 +168,7 @@ impl Check<'_> {
             };
             let role = self.rewritten.storage(storage).role;
             if role != expected {
-                found.push(Violation::RoleChanged {
-                    storage,
-                    origin,
-                    expected,
-                    found: role,
-                });
+                found.push(Violation::RoleChanged { storage, origin, expected, found: role });
             }
         }
     }
@@ -226,10 +202,7 @@ impl Check<'_> {
     fn peak(&self, plan: &Plan, found: &mut Vec<Violation>) {
         let peak = peak_freeing_after_last_use(self.rewritten);
         if peak > plan.peak {
-            found.push(Violation::RewrittenPeak {
-                promised: plan.peak,
-                found: peak,
-            });
+            found.push(Violation::RewrittenPeak { promised: plan.peak, found: peak });
         }
     }
 }
@@ -272,10 +245,7 @@ fn peak_freeing_after_last_use(graph: &Graph) -> Bytes {
     let inputs = inputs.flat_map(|n| &n.writes);
     let mut now: Bytes = inputs.clone().map(size).sum();
     let mut peak = now;
-    now -= inputs
-        .filter(|s| last_use[s.index()].is_none())
-        .map(size)
-        .sum();
+    now -= inputs.filter(|s| last_use[s.index()].is_none()).map(size).sum();
     for (at, &id) in order.iter().enumerate() {
         let node = graph.node(id);
         now += node.writes.iter().map(size).sum();

@@ -48,12 +48,7 @@ pub(crate) fn replay(graph: &Graph, schedule: &Schedule) -> Replayed {
         }
     }
     let at_end = values.end();
-    Replayed {
-        runs: values.runs,
-        at_start,
-        at_steps: values.found,
-        at_end,
-    }
+    Replayed { runs: values.runs, at_start, at_steps: values.found, at_end }
 }
 
 impl<'g> Values<'g> {
@@ -112,19 +107,16 @@ impl<'g> Values<'g> {
         let graph = self.graph;
         let Some(node) = graph.nodes().get(id.index()) else {
             let node = id.0;
-            self.found
-                .push((step, Violation::UnknownNode { step, node }));
+            self.found.push((step, Violation::UnknownNode { step, node }));
             return;
         };
         let name = || node.name.clone();
         if node.phase == Phase::Input {
-            self.found
-                .push((step, Violation::RunsInput { step, node: name() }));
+            self.found.push((step, Violation::RunsInput { step, node: name() }));
             return;
         }
         if node.effect == Effect::Once && self.runs[id.index()] > 0 {
-            self.found
-                .push((step, Violation::RunsAgain { step, node: name() }));
+            self.found.push((step, Violation::RunsAgain { step, node: name() }));
         }
         for &storage in &node.reads {
             self.read(step, id, storage);
@@ -149,12 +141,9 @@ impl<'g> Values<'g> {
         // afterwards is wrong even if the storage has been made anew in between.
         let overwritten = self.overwritten(storage).filter(|u| *u != reader);
         let violation = match (self.holds[storage.index()], overwritten) {
-            (Holds::Nothing, _) => Violation::ReadsDead {
-                step,
-                node: node(),
-                storage,
-                name: name(),
-            },
+            (Holds::Nothing, _) => {
+                Violation::ReadsDead { step, node: node(), storage, name: name() }
+            }
             (_, Some(updater)) => Violation::ReadsUpdated {
                 step,
                 node: node(),
@@ -178,43 +167,26 @@ impl<'g> Values<'g> {
             true => act(self, step, storage, self.graph.storage_name(storage)),
             false => Some(Violation::UnknownStorage { step, storage }),
         };
-        self.found
-            .extend(violation.map(|violation| (step, violation)));
+        self.found.extend(violation.map(|violation| (step, violation)));
     }
 
     fn free(&mut self, step: StepId, storage: StorageId, name: String) -> Option<Violation> {
         let is_persistent = self.graph.storage(storage).role.is_persistent();
         if is_persistent && !self.is_copied(storage) {
-            return Some(Violation::FreesPersistent {
-                step,
-                storage,
-                name,
-            });
+            return Some(Violation::FreesPersistent { step, storage, name });
         }
         match std::mem::replace(&mut self.holds[storage.index()], Holds::Nothing) {
-            Holds::Nothing => Some(Violation::FreesDead {
-                step,
-                storage,
-                name,
-            }),
+            Holds::Nothing => Some(Violation::FreesDead { step, storage, name }),
             Holds::Made | Holds::Updated => None,
         }
     }
 
     fn offload(&mut self, step: StepId, storage: StorageId, name: String) -> Option<Violation> {
         if !self.has_channel(|store| store.out_rate) {
-            return Some(Violation::NoChannel {
-                step,
-                storage,
-                name,
-            });
+            return Some(Violation::NoChannel { step, storage, name });
         }
         match self.holds[storage.index()] {
-            Holds::Nothing => Some(Violation::OffloadsDead {
-                step,
-                storage,
-                name,
-            }),
+            Holds::Nothing => Some(Violation::OffloadsDead { step, storage, name }),
             held => {
                 self.copy[storage.index()] = held;
                 None
@@ -224,18 +196,10 @@ impl<'g> Values<'g> {
 
     fn fetch(&mut self, step: StepId, storage: StorageId, name: String) -> Option<Violation> {
         if !self.has_channel(|store| store.in_rate) {
-            return Some(Violation::NoChannel {
-                step,
-                storage,
-                name,
-            });
+            return Some(Violation::NoChannel { step, storage, name });
         }
         if self.holds[storage.index()] != Holds::Nothing {
-            return Some(Violation::FetchesLive {
-                step,
-                storage,
-                name,
-            });
+            return Some(Violation::FetchesLive { step, storage, name });
         }
         let copy = self.copy[storage.index()];
         // As if it were right, so that one fault is reported once.
@@ -244,11 +208,7 @@ impl<'g> Values<'g> {
             copy => copy,
         };
         match (copy, self.overwritten(storage)) {
-            (Holds::Nothing, _) => Some(Violation::FetchesWithoutCopy {
-                step,
-                storage,
-                name,
-            }),
+            (Holds::Nothing, _) => Some(Violation::FetchesWithoutCopy { step, storage, name }),
             (Holds::Made, Some(updater)) => Some(Violation::FetchesStale {
                 step,
                 storage,
@@ -273,10 +233,7 @@ impl<'g> Values<'g> {
             let name = || self.graph.storage_name(storage);
             let updater = self.graph.updater(storage);
             match (self.holds[storage.index()], updater) {
-                (Holds::Nothing, _) => found.push(Violation::OutputDead {
-                    storage,
-                    name: name(),
-                }),
+                (Holds::Nothing, _) => found.push(Violation::OutputDead { storage, name: name() }),
                 // If the updater never ran, that is the fault to report.
                 (Holds::Made, Some(u)) if self.runs[u.index()] > 0 => {
                     found.push(Violation::OutputStale {

@@ -17,78 +17,34 @@ pub enum Violation {
     #[error("{step}: {node} runs again, but may run only once")]
     RunsAgain { step: StepId, node: String },
     #[error("{step}: {node} reads {storage} ({name}), which is not live")]
-    ReadsDead {
-        step: StepId,
-        node: String,
-        storage: StorageId,
-        name: String,
-    },
+    ReadsDead { step: StepId, node: String, storage: StorageId, name: String },
     #[error("{step}: {node} reads {storage} ({name}) after {updater} has overwritten it")]
-    ReadsUpdated {
-        step: StepId,
-        node: String,
-        storage: StorageId,
-        name: String,
-        updater: String,
-    },
+    ReadsUpdated { step: StepId, node: String, storage: StorageId, name: String, updater: String },
     #[error("{step}: frees {storage} ({name}), which is not live")]
-    FreesDead {
-        step: StepId,
-        storage: StorageId,
-        name: String,
-    },
+    FreesDead { step: StepId, storage: StorageId, name: String },
     #[error(
         "{step}: frees {storage} ({name}), which is persistent and has no copy that is not stale"
     )]
-    FreesPersistent {
-        step: StepId,
-        storage: StorageId,
-        name: String,
-    },
+    FreesPersistent { step: StepId, storage: StorageId, name: String },
     #[error("{step}: offloads {storage} ({name}), which is not live")]
-    OffloadsDead {
-        step: StepId,
-        storage: StorageId,
-        name: String,
-    },
+    OffloadsDead { step: StepId, storage: StorageId, name: String },
     #[error("{step}: fetches {storage} ({name}), which is in memory")]
-    FetchesLive {
-        step: StepId,
-        storage: StorageId,
-        name: String,
-    },
+    FetchesLive { step: StepId, storage: StorageId, name: String },
     #[error("{step}: fetches {storage} ({name}), of which there is no copy")]
-    FetchesWithoutCopy {
-        step: StepId,
-        storage: StorageId,
-        name: String,
-    },
+    FetchesWithoutCopy { step: StepId, storage: StorageId, name: String },
     #[error(
         "{step}: fetches {storage} ({name}), whose copy was made before {updater} overwrote it"
     )]
-    FetchesStale {
-        step: StepId,
-        storage: StorageId,
-        name: String,
-        updater: String,
-    },
+    FetchesStale { step: StepId, storage: StorageId, name: String, updater: String },
     #[error("{step}: moves {storage} ({name}), and there is no store that way")]
-    NoChannel {
-        step: StepId,
-        storage: StorageId,
-        name: String,
-    },
+    NoChannel { step: StepId, storage: StorageId, name: String },
     #[error("stored at the start: there is no storage {storage}")]
     StoresUnknown { storage: StorageId },
     #[error(
         "{storage} ({name}) is {role:?}: only parameters, constants and optimizer state can live \
          in a store between training steps"
     )]
-    CannotBeStored {
-        storage: StorageId,
-        name: String,
-        role: Role,
-    },
+    CannotBeStored { storage: StorageId, name: String, role: Role },
     #[error("{storage} ({name}) lives in the store, and is in memory at the end")]
     StoredInMemory { storage: StorageId, name: String },
     #[error("{storage} ({name}) lives in the store, and its copy there is stale at the end")]
@@ -101,22 +57,14 @@ pub enum Violation {
     #[error("output {storage} ({name}) is not live at the end")]
     OutputDead { storage: StorageId, name: String },
     #[error("output {storage} ({name}) does not hold what {updater} left in it")]
-    OutputStale {
-        storage: StorageId,
-        name: String,
-        updater: String,
-    },
+    OutputStale { storage: StorageId, name: String, updater: String },
     #[error("{node} must run and never does")]
     TargetNeverRan { node: String },
     #[error("{node} updates storages in place and never runs")]
     UpdateNeverRan { node: String },
     #[error("{step}: {bytes} bytes are live, {over} over the budget of {budget}",
         bytes = bytes.get(), over = bytes.get() - budget.get(), budget = budget.get())]
-    OverBudget {
-        step: StepId,
-        bytes: Bytes,
-        budget: Bytes,
-    },
+    OverBudget { step: StepId, bytes: Bytes, budget: Bytes },
     #[error("{bytes} bytes are live before the first step, over the budget of {budget}",
         bytes = bytes.get(), budget = budget.get())]
     StartOverBudget { bytes: Bytes, budget: Bytes },
@@ -126,29 +74,17 @@ pub enum Violation {
     #[error("the plan says that it takes {said}, the replay finds {found}")]
     TimeMisstated { said: Micros, found: Micros },
     #[error("rewritten graph: {what}: expected {expected} origins, found {found}")]
-    OriginCount {
-        what: &'static str,
-        expected: usize,
-        found: usize,
-    },
+    OriginCount { what: &'static str, expected: usize, found: usize },
     #[error("rewritten graph: {node} stands for nothing in the graph")]
     NoOrigin { node: String },
     #[error("rewritten graph: storage {storage} is a copy of nothing in the graph")]
     NoStorageOrigin { storage: StorageId },
     #[error("rewritten graph: run {run} is {found}, the plan runs {expected} there")]
-    WrongRun {
-        run: usize,
-        expected: String,
-        found: String,
-    },
+    WrongRun { run: usize, expected: String, found: String },
     #[error("rewritten graph: {runs} runs, the plan has {expected}")]
     RunCount { runs: usize, expected: usize },
     #[error("rewritten graph: {node} differs from {origin} in its {what}")]
-    NodeChanged {
-        node: String,
-        origin: String,
-        what: &'static str,
-    },
+    NodeChanged { node: String, origin: String, what: &'static str },
     #[error("rewritten graph: {node} {how} {storage} where {origin} {how} {expected}")]
     WrongWire {
         node: String,
@@ -158,20 +94,12 @@ pub enum Violation {
         expected: StorageId,
     },
     #[error("rewritten graph: storage {storage} is not as large as {origin}")]
-    SizeChanged {
-        storage: StorageId,
-        origin: StorageId,
-    },
+    SizeChanged { storage: StorageId, origin: StorageId },
     #[error(
         "rewritten graph: storage {storage}, a copy of {origin}, is {found:?} and must be \
          {expected:?}"
     )]
-    RoleChanged {
-        storage: StorageId,
-        origin: StorageId,
-        expected: Role,
-        found: Role,
-    },
+    RoleChanged { storage: StorageId, origin: StorageId, expected: Role, found: Role },
     #[error("rewritten graph: its {what} are not those of the graph")]
     ListChanged { what: &'static str },
     #[error(

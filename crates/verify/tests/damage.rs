@@ -65,10 +65,7 @@ fn parts() -> GraphParts {
         (8, Gradient),
         (10, Gradient),
     ];
-    let storages = storages.map(|(bytes, role)| Storage {
-        bytes: Bytes(bytes),
-        role,
-    });
+    let storages = storages.map(|(bytes, role)| Storage { bytes: Bytes(bytes), role });
     let mut conv = node("conv", Forward, 5.0, &[W, X], &[A]);
     conv.workspace = Bytes(2);
     GraphParts {
@@ -175,20 +172,11 @@ fn a_dropped_recomputation() {
         storage: StorageId(A),
         name: "conv".into(),
     };
-    let frees_dead = Violation::FreesDead {
-        step: step(at + 1),
-        storage: StorageId(A),
-        name: "conv".into(),
-    };
+    let frees_dead =
+        Violation::FreesDead { step: step(at + 1), storage: StorageId(A), name: "conv".into() };
     // Without the recomputed `a`, conv_back holds 35 and the highest step is the same.
-    let peak = Violation::PeakMisstated {
-        said: Bytes(43),
-        found: Bytes(35),
-    };
-    let time = Violation::TimeMisstated {
-        said: Micros(21.0),
-        found: Micros(16.0),
-    };
+    let peak = Violation::PeakMisstated { said: Bytes(43), found: Bytes(35) };
+    let time = Violation::TimeMisstated { said: Micros(21.0), found: Micros(16.0) };
     check(
         |plan| {
             plan.schedule.steps.remove(at);
@@ -221,10 +209,7 @@ fn two_steps_in_the_wrong_order() {
     };
     check(
         |plan| plan.schedule.steps.swap(at, later),
-        &[
-            reads_dead("relu_back", at, GB, "loss_back"),
-            reads_dead("loss_back", later, B, "relu"),
-        ],
+        &[reads_dead("relu_back", at, GB, "loss_back"), reads_dead("loss_back", later, B, "relu")],
     );
 }
 
@@ -240,10 +225,7 @@ fn a_size_that_is_smaller_than_the_truth() {
         bytes: Bytes(44),
         budget: Bytes(43),
     };
-    let peak = Violation::PeakMisstated {
-        said: Bytes(43),
-        found: Bytes(44),
-    };
+    let peak = Violation::PeakMisstated { said: Bytes(43), found: Bytes(44) };
     assert_eq!(found.0, [over, peak]);
 }
 
@@ -251,14 +233,8 @@ fn a_size_that_is_smaller_than_the_truth() {
 fn a_node_that_may_run_only_once_runs_twice() {
     let at = position(run(TRACK), 0) + 1;
     let expected = [
-        Violation::RunsAgain {
-            step: step(at),
-            node: "track".into(),
-        },
-        Violation::TimeMisstated {
-            said: Micros(21.0),
-            found: Micros(22.0),
-        },
+        Violation::RunsAgain { step: step(at), node: "track".into() },
+        Violation::TimeMisstated { said: Micros(21.0), found: Micros(22.0) },
     ];
     check(|plan| plan.schedule.steps.insert(at, run(TRACK)), &expected);
 }
@@ -286,19 +262,13 @@ fn a_reader_after_the_updater() {
 
 #[test]
 fn a_lie_about_the_peak() {
-    let expected = Violation::PeakMisstated {
-        said: Bytes(42),
-        found: Bytes(43),
-    };
+    let expected = Violation::PeakMisstated { said: Bytes(42), found: Bytes(43) };
     check(|plan| plan.peak = Bytes(42), &[expected]);
 }
 
 #[test]
 fn a_lie_about_the_time() {
-    let expected = Violation::TimeMisstated {
-        said: Micros(20.0),
-        found: Micros(21.0),
-    };
+    let expected = Violation::TimeMisstated { said: Micros(20.0), found: Micros(21.0) };
     check(|plan| plan.time = Micros(20.0), &[expected]);
     // Another program may have rounded its sum.
     let mut plan = valid();
@@ -328,39 +298,25 @@ fn a_budget_below_what_is_there_from_the_start() {
         ..valid()
     };
     let found = verify(&graph(), &plan).expect_err("nothing fits").0;
-    let expected = Violation::StartOverBudget {
-        bytes: Bytes(16),
-        budget: Bytes(15),
-    };
+    let expected = Violation::StartOverBudget { bytes: Bytes(16), budget: Bytes(15) };
     assert_eq!(found[0], expected);
 }
 
 #[test]
 fn a_missing_target_and_a_missing_update() {
     let at = position(run(SGD), 0);
-    let time = Violation::TimeMisstated {
-        said: Micros(21.0),
-        found: Micros(20.0),
-    };
+    let time = Violation::TimeMisstated { said: Micros(21.0), found: Micros(20.0) };
     let target = Violation::TargetNeverRan { node: "sgd".into() };
-    check(
-        |plan| _ = plan.schedule.steps.remove(at),
-        &[target, time.clone()],
-    );
+    check(|plan| _ = plan.schedule.steps.remove(at), &[target, time.clone()]);
     // `track` is no target, but the plain step moves the statistics.
     let at = position(run(TRACK), 0);
-    let update = Violation::UpdateNeverRan {
-        node: "track".into(),
-    };
+    let update = Violation::UpdateNeverRan { node: "track".into() };
     check(|plan| _ = plan.schedule.steps.remove(at), &[update, time]);
 }
 
 #[test]
 fn an_output_that_is_freed() {
-    let expected = Violation::OutputDead {
-        storage: StorageId(LOSS),
-        name: "loss".into(),
-    };
+    let expected = Violation::OutputDead { storage: StorageId(LOSS), name: "loss".into() };
     check(|plan| plan.schedule.steps.push(free(LOSS)), &[expected]);
 }
 
@@ -387,11 +343,8 @@ fn an_output_without_its_update() {
 #[test]
 fn frees_of_what_is_dead_or_persistent() {
     let end = valid().schedule.steps.len();
-    let dead = Violation::FreesDead {
-        step: step(end),
-        storage: StorageId(GW),
-        name: "conv_back".into(),
-    };
+    let dead =
+        Violation::FreesDead { step: step(end), storage: StorageId(GW), name: "conv_back".into() };
     check(|plan| plan.schedule.steps.push(free(GW)), &[dead]);
     let persistent = Violation::FreesPersistent {
         step: step(end),
@@ -404,29 +357,17 @@ fn frees_of_what_is_dead_or_persistent() {
 #[test]
 fn ids_that_do_not_exist_and_inputs_that_run() {
     let end = valid().schedule.steps.len();
-    let no_node = Violation::UnknownNode {
-        step: step(end),
-        node: 99,
-    };
+    let no_node = Violation::UnknownNode { step: step(end), node: 99 };
     check(|plan| plan.schedule.steps.push(run(99)), &[no_node]);
-    let no_storage = Violation::UnknownStorage {
-        step: step(end),
-        storage: StorageId(99),
-    };
+    let no_storage = Violation::UnknownStorage { step: step(end), storage: StorageId(99) };
     check(|plan| plan.schedule.steps.push(free(99)), &[no_storage]);
-    let input = Violation::RunsInput {
-        step: step(end),
-        node: "inputs".into(),
-    };
+    let input = Violation::RunsInput { step: step(end), node: "inputs".into() };
     check(|plan| plan.schedule.steps.push(run(0)), &[input]);
 }
 
 #[test]
 fn a_plan_for_another_graph() {
-    let expected = Violation::WrongGraph(WrongGraph {
-        plan: "other".into(),
-        graph: "step".into(),
-    });
+    let expected = Violation::WrongGraph(WrongGraph { plan: "other".into(), graph: "step".into() });
     check(|plan| plan.graph = "other".into(), &[expected]);
 }
 
@@ -455,9 +396,7 @@ fn a_live_output_that_is_made_again_counts_twice_for_that_step() {
     let audit = verify(&graph(), &plan).expect("wasteful, but valid");
     assert_eq!(audit.peak, Bytes(43));
     plan.budget = Bytes(41);
-    let found = verify(&graph(), &plan)
-        .expect_err("42 during the second relu")
-        .0;
+    let found = verify(&graph(), &plan).expect_err("42 during the second relu").0;
     let expected = Violation::OverBudget {
         step: step(position(free(A), 0)),
         bytes: Bytes(42),
@@ -471,9 +410,6 @@ fn a_plan_for_another_graph_of_the_same_name() {
     let mut parts = graph().into_parts();
     parts.storages[0].bytes = Bytes(7);
     let other = Graph::new(parts).expect("a graph").digest();
-    let expected = Violation::WrongGraph(WrongGraph {
-        plan: "step".into(),
-        graph: "step".into(),
-    });
+    let expected = Violation::WrongGraph(WrongGraph { plan: "step".into(), graph: "step".into() });
     check(|plan| plan.digest = Some(other), &[expected]);
 }

@@ -45,10 +45,7 @@ fn parts(storages: &[(u64, Role)], mut nodes: Vec<Node>) -> GraphParts {
     let sgd = nodes.last_mut().expect("the last node is sgd");
     sgd.updates = vec![StorageId(TABLE)];
     sgd.effect = Effect::Once;
-    let storage = |&(bytes, role): &(u64, Role)| Storage {
-        bytes: Bytes(bytes),
-        role,
-    };
+    let storage = |&(bytes, role): &(u64, Role)| Storage { bytes: Bytes(bytes), role };
     GraphParts {
         name: "step".into(),
         origin: "by hand".into(),
@@ -147,10 +144,7 @@ fn role_changed(storage: u32, origin: u32, expected: Role, found: Role) -> Viola
 }
 
 fn peak(found: u64) -> Violation {
-    Violation::RewrittenPeak {
-        promised: Bytes(29),
-        found: Bytes(found),
-    }
+    Violation::RewrittenPeak { promised: Bytes(29), found: Bytes(found) }
 }
 
 #[test]
@@ -161,28 +155,19 @@ fn what_was_rewritten_by_hand_passes() {
 #[test]
 fn a_parameter_that_may_be_freed() {
     let expected = role_changed(W, W, Role::Parameter, Role::Other);
-    assert_eq!(
-        found(|parts| parts.storages[W as usize].role = Role::Other),
-        [expected]
-    );
+    assert_eq!(found(|parts| parts.storages[W as usize].role = Role::Other), [expected]);
 }
 
 #[test]
 fn a_parameter_that_is_another_kind_of_persistent() {
     let expected = role_changed(W, W, Role::Parameter, Role::OptimizerState);
-    assert_eq!(
-        found(|parts| parts.storages[W as usize].role = Role::OptimizerState),
-        [expected]
-    );
+    assert_eq!(found(|parts| parts.storages[W as usize].role = Role::OptimizerState), [expected]);
 }
 
 #[test]
 fn an_activation_that_is_no_activation_when_it_is_made_again() {
     let expected = role_changed(A_AGAIN, A, Role::Activation, Role::Gradient);
-    assert_eq!(
-        found(|parts| parts.storages[A_AGAIN as usize].role = Role::Gradient),
-        [expected]
-    );
+    assert_eq!(found(|parts| parts.storages[A_AGAIN as usize].role = Role::Gradient), [expected]);
 }
 
 #[test]
@@ -221,8 +206,5 @@ fn an_update_of_a_copy_that_goes() {
 }
 
 fn stale(storage: u32) -> Violation {
-    Violation::CopyStale {
-        storage: StorageId(storage),
-        updater: "sgd".into(),
-    }
+    Violation::CopyStale { storage: StorageId(storage), updater: "sgd".into() }
 }

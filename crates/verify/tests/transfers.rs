@@ -62,23 +62,14 @@ fn the_valid_plan_has_the_bytes_and_the_time_that_an_independent_judge_printed()
     assert_eq!(audit.store_peak, Bytes(48));
     let timeline = Timeline::new(&graph(), &plan().schedule).expect("valid");
     assert_eq!((timeline.peak, timeline.time), (Bytes(80), Micros(97.0)));
-    assert_eq!(
-        (timeline.compute, timeline.waited),
-        (Micros(31.0), Micros(66.0))
-    );
-    assert_eq!(
-        (timeline.moved_out, timeline.moved_in),
-        (Bytes(48), Bytes(48))
-    );
+    assert_eq!((timeline.compute, timeline.waited), (Micros(31.0), Micros(66.0)));
+    assert_eq!((timeline.moved_out, timeline.moved_in), (Bytes(48), Bytes(48)));
     assert_eq!(timeline.store_peak, Bytes(48));
     // Nothing overlaps here, so one channel for both directions is as good as two.
     let mut plan = plan();
     plan.schedule.store.as_mut().expect("a store").duplex = false;
     assert_eq!(verify(&graph(), &plan).expect("valid").time, Micros(97.0));
-    assert_eq!(
-        plan,
-        Plan::from_json(&plan.to_json()).expect("it is what it was")
-    );
+    assert_eq!(plan, Plan::from_json(&plan.to_json()).expect("it is what it was"));
 }
 
 #[test]
@@ -132,18 +123,12 @@ fn an_offload_needs_something_to_copy_and_somewhere_to_copy_it() {
         |plan| plan.schedule.steps.swap(OFFLOAD_A - 1, OFFLOAD_A),
         "offloads s2 (f), which is not live",
     );
-    check(
-        |plan| plan.schedule.store = None,
-        "there is no store that way",
-    );
+    check(|plan| plan.schedule.store = None, "there is no store that way");
     check(
         |plan| plan.schedule.store.as_mut().expect("a store").out_rate = Rate(0.0),
         "moves s2 (f), and there is no store that way",
     );
-    check(
-        |plan| plan.schedule.steps.push(Step::Offload(StorageId(9))),
-        "there is no storage s9",
-    );
+    check(|plan| plan.schedule.steps.push(Step::Offload(StorageId(9))), "there is no storage s9");
 }
 
 #[test]
@@ -160,14 +145,8 @@ fn what_is_persistent_ends_where_it_began() {
         },
         "s1 (w) lives in the store, and is in memory at the end",
     );
-    check(
-        |plan| plan.schedule.stored_at_start.push(StorageId(0)),
-        "s0 (x) is Input",
-    );
-    check(
-        |plan| plan.schedule.stored_at_start.push(StorageId(9)),
-        "there is no storage s9",
-    );
+    check(|plan| plan.schedule.stored_at_start.push(StorageId(0)), "s0 (x) is Input");
+    check(|plan| plan.schedule.stored_at_start.push(StorageId(9)), "there is no storage s9");
     check(
         |plan| {
             plan.schedule.stored_at_start.clear();
@@ -184,10 +163,7 @@ fn bytes_and_time_count_transfers() {
         "the store holds 48 bytes, 1 over its limit of 47",
     );
     // At its peak the activation has been fetched and the gradient is made.
-    check(
-        |plan| plan.budget = Bytes(79),
-        "step 6: 80 bytes are live, 1 over",
-    );
+    check(|plan| plan.budget = Bytes(79), "step 6: 80 bytes are live, 1 over");
     check(|plan| plan.budget = Bytes(55), "step 1: 56 bytes are live");
     check(
         |plan| plan.schedule.store.as_mut().expect("a store").latency = Micros(2.0),

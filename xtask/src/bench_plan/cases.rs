@@ -63,14 +63,7 @@ impl Case {
     }
 
     fn new(table: Table, graph: &str, budget: String, peer: Option<f64>, rounding: f64) -> Case {
-        Case {
-            table,
-            graph: graph.into(),
-            budget,
-            peer,
-            rounding,
-            synthetic: None,
-        }
+        Case { table, graph: graph.into(), budget, peer, rounding, synthetic: None }
     }
 }
 
@@ -81,10 +74,7 @@ const REFERENCE_BUDGETS: [u32; 8] = [80, 70, 60, 50, 40, 30, 25, 20];
 /// Overheads in percent; a missing one means that the reference found no plan.
 const REFERENCE: [(&str, &[f64]); 8] = [
     ("bert-base-b16-s128", &[0.9, 2.1, 8.3, 15.4]),
-    (
-        "densenet121-b32",
-        &[3.6, 5.1, 7.0, 9.4, 11.2, 13.9, 15.5, 17.1],
-    ),
+    ("densenet121-b32", &[3.6, 5.1, 7.0, 9.4, 11.2, 13.9, 15.5, 17.1]),
     ("gpt2-b8-s512", &[1.2, 1.8, 3.6, 6.6, 13.1]),
     ("resnet152-b32", &[2.1, 4.0, 5.8, 7.9, 10.1, 12.7, 15.5]),
     ("resnet50-b32", &[1.9, 3.5, 5.3, 7.3, 10.3]),
@@ -104,12 +94,8 @@ const PUBLISHED: [(&str, [f64; 3]); 5] = [
 ];
 
 /// Budgets below what any planner is known to reach, and above the floor.
-const REFUSED: [(&str, u32); 4] = [
-    ("densenet121-b32", 10),
-    ("resnet152-b32", 12),
-    ("resnet50-b32", 16),
-    ("rl4-n1000", 40),
-];
+const REFUSED: [(&str, u32); 4] =
+    [("densenet121-b32", 10), ("resnet152-b32", 12), ("resnet50-b32", 16), ("rl4-n1000", 40)];
 
 /// All cases; `graphs` is the folder of the corpus.
 pub(crate) fn cases(graphs: &Path) -> Result<Vec<Case>> {
@@ -137,13 +123,7 @@ pub(crate) fn cases(graphs: &Path) -> Result<Vec<Case>> {
             ..Case::new(Table::Synthetic, &graph, "50%".into(), None, 0.0)
         });
     }
-    cases.push(Case::new(
-        Table::Mutwo,
-        "resnet152-b32",
-        "60%".into(),
-        None,
-        0.0,
-    ));
+    cases.push(Case::new(Table::Mutwo, "resnet152-b32", "60%".into(), None, 0.0));
     Ok(cases)
 }
 

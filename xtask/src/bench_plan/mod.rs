@@ -87,17 +87,10 @@ impl Bench {
         // The same question may be in a table twice.
         let same = |row: &&Row| row.case.graph == case.graph && row.case.budget == case.budget;
         if let Some(row) = done.iter().find(same).filter(|_| case.table.is_corpus()) {
-            return Ok(Row {
-                case: case.clone(),
-                ..row.clone()
-            });
+            return Ok(Row { case: case.clone(), ..row.clone() });
         }
         let graph = self.graph(case)?;
-        let strategy = if case.table == Table::Mutwo {
-            "mutwo"
-        } else {
-            "search"
-        };
+        let strategy = if case.table == Table::Mutwo { "mutwo" } else { "search" };
         let words = ["--budget", &case.budget, "--strategy", strategy];
         let output = tool::plan(&self.tool, &graph, &self.plan, &words)?;
         let mut row = Row {
@@ -126,13 +119,7 @@ impl Bench {
             };
             return Ok(row);
         }
-        ensure!(
-            output.status.success(),
-            "{} at {}: {}",
-            case.graph,
-            case.budget,
-            output.stderr
-        );
+        ensure!(output.status.success(), "{} at {}: {}", case.graph, case.budget, output.stderr);
         let said: Value = serde_json::from_slice(&output.stdout)?;
         let (time, peak) = self.judged(&graph)?;
         let plain = number(&said, "plain_time_us")?;

@@ -94,11 +94,7 @@ impl Row {
 
     /// Whether [`csv`](Row::csv) wrote the line for `case`.
     pub(crate) fn is_of(line: &Line<'_>, case: &Case) -> Result<bool> {
-        let named = (
-            line.text("table")?,
-            line.text("graph")?,
-            line.text("budget")?,
-        );
+        let named = (line.text("table")?, line.text("graph")?, line.text("budget")?);
         Ok(named == (case.table.name(), &*case.graph, &*case.budget))
     }
 
@@ -115,9 +111,7 @@ impl Row {
             seconds: line.get("seconds")?,
             first: line.optional("first_seconds")?,
             highest: line.get("resident_bytes")?,
-            outcome: outcome
-                .with_context(|| format!("no outcome is `{name}`"))?
-                .0,
+            outcome: outcome.with_context(|| format!("no outcome is `{name}`"))?.0,
         })
     }
 
@@ -182,10 +176,7 @@ mod tests {
         let lines = lines(&table).expect("a table");
         let read = Row::from_csv(&lines[0], &row.case).expect("a row");
         assert_eq!(read.csv(), row.csv());
-        let other = Case {
-            budget: "70%".into(),
-            ..row.case.clone()
-        };
+        let other = Case { budget: "70%".into(), ..row.case.clone() };
         let is_of = |case| Row::is_of(&lines[0], case).expect("named");
         assert!(is_of(&row.case) && !is_of(&other));
     }

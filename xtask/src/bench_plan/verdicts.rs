@@ -49,9 +49,7 @@ pub(crate) fn claims(rows: &[Row]) -> Vec<Claim> {
         );
         claims.push((row.seconds <= MUTWO_SECONDS, text));
     }
-    let half = rows
-        .iter()
-        .filter(|r| r.case.budget == "50%" && r.case.table.is_corpus());
+    let half = rows.iter().filter(|r| r.case.budget == "50%" && r.case.table.is_corpus());
     if let Some(gap) = half.map(Row::gap).reduce(f64::max) {
         let text = format!(
             "bound: the largest gap at 50 % is {gap:.2} % of the step's time, of at most \
@@ -64,11 +62,7 @@ pub(crate) fn claims(rows: &[Row]) -> Vec<Claim> {
 
 fn against_peer(table: Table, rows: &[&Row]) -> Claim {
     let held = rows.iter().filter(|r| r.holds()).count();
-    let mut text = format!(
-        "{}: {held} of {} cells at or below the peer",
-        table.name(),
-        rows.len()
-    );
+    let mut text = format!("{}: {held} of {} cells at or below the peer", table.name(), rows.len());
     let rounded: Vec<&&Row> = rows.iter().filter(|r| r.is_rounded()).collect();
     if !rounded.is_empty() {
         let name = |row: &&&Row| {
@@ -141,10 +135,9 @@ fn refusals(rows: &[&Row]) -> Option<Claim> {
 
 /// The largest synthetic graph, and how the first plan grows from the smallest one on.
 fn growth(rows: &[&Row]) -> Vec<Claim> {
-    let (Some(small), Some(large)) = (
-        rows.iter().min_by_key(|r| r.nodes),
-        rows.iter().max_by_key(|r| r.nodes),
-    ) else {
+    let (Some(small), Some(large)) =
+        (rows.iter().min_by_key(|r| r.nodes), rows.iter().max_by_key(|r| r.nodes))
+    else {
         return Vec::new();
     };
     let whole = (
@@ -159,10 +152,7 @@ fn growth(rows: &[&Row]) -> Vec<Claim> {
         ),
     );
     let (Some(first), Some(last)) = (small.first, large.first) else {
-        return vec![
-            whole,
-            (false, "speed: a synthetic graph has no first plan".into()),
-        ];
+        return vec![whole, (false, "speed: a synthetic graph has no first plan".into())];
     };
     let cost = |nodes: u64| nodes as f64 * (nodes as f64).ln();
     let allowed = cost(large.nodes) / cost(small.nodes);

@@ -13,8 +13,7 @@ pub(crate) struct Toy {
 impl Toy {
     /// A storage that is there from the start.
     pub(crate) fn source(&mut self, name: &str, role: Role, bytes: u64) -> StorageId {
-        self.node(name, Phase::Input, 0.0, &[], Some((role, bytes)))
-            .expect("it writes")
+        self.node(name, Phase::Input, 0.0, &[], Some((role, bytes))).expect("it writes")
     }
 
     /// A node that makes `makes`, if anything.
@@ -100,9 +99,7 @@ pub(crate) fn perceptron() -> Graph {
         toy.node(name, Optimizer, 2.0, reads, None);
         toy.last().updates = updates.to_vec();
         toy.last().effect = Effect::Once;
-        toy.parts
-            .targets
-            .push(NodeId::new(toy.parts.nodes.len() - 1));
+        toy.parts.targets.push(NodeId::new(toy.parts.nodes.len() - 1));
     };
     update("momentum_w1", &[w1, dw1, m1], &[w1, m1]); // 18
     update("momentum_w2", &[w2, dw2, m2], &[w2, m2]); // 19

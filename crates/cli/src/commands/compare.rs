@@ -153,18 +153,13 @@ fn measure(arguments: &Arguments, batch: usize) -> anyhow::Result<Row> {
         Ok(planned) => Ok(planned),
         Err(error) if out_of_memory(&error) => Err(error.to_string()),
         Err(error) => match smallest_of(&error) {
-            Some(smallest) => Err(format!(
-                "no plan fits in {budget}; the smallest arena known has {smallest}"
-            )),
+            Some(smallest) => {
+                Err(format!("no plan fits in {budget}; the smallest arena known has {smallest}"))
+            }
             None => return Err(error),
         },
     };
-    Ok(Row {
-        batch,
-        plain: plain.predicted(),
-        budget,
-        planned,
-    })
+    Ok(Row { batch, plain: plain.predicted(), budget, planned })
 }
 
 /// The step with its times: those of the plain step where it can run at all.
@@ -181,11 +176,7 @@ fn profile(
         Err(error) if out_of_memory(&error) => {}
         profiled => return profiled,
     }
-    let mut within = |budget| {
-        Ok(rekindle::profile(
-            model, plain, budget, options, &mut watch,
-        )?)
-    };
+    let mut within = |budget| Ok(rekindle::profile(model, plain, budget, options, &mut watch)?);
     let profiled = within(budget);
     let smallest = profiled.as_ref().err();
     match smallest.and_then(|e| allowed(arguments, e)) {
@@ -202,10 +193,7 @@ fn fit(
     budget: Bytes,
     options: &FitOptions,
 ) -> anyhow::Result<Fitted> {
-    let silent = Lines {
-        shown: false,
-        indent: "",
-    };
+    let silent = Lines { shown: false, indent: "" };
     let limit = arguments.planning.limit()?;
     let times = Times::Given(Box::new(graph.clone()));
     let staged = stages::fit(model, plain, budget, times, options, limit, &silent)?;
@@ -227,11 +215,7 @@ fn run_both(
         }
         false => false,
     };
-    Ok(Planned {
-        fitted,
-        pair,
-        checked,
-    })
+    Ok(Planned { fitted, pair, checked })
 }
 
 /// Whether a step did not get its memory.

@@ -98,11 +98,8 @@ const FRONTIER_EFFORT: u8 = 2;
 /// Work for the plans that run: a quarter of the default, for plans that are nearly as good.
 const EFFORT: u8 = 3;
 /// Without momentum, so that the optimizer adds nothing to the memory.
-const OPTIMIZER: Optimizer = Optimizer::Sgd(SgdOptions {
-    learning_rate: 0.01,
-    momentum: 0.0,
-    weight_decay: 0.0,
-});
+const OPTIMIZER: Optimizer =
+    Optimizer::Sgd(SgdOptions { learning_rate: 0.01, momentum: 0.0, weight_decay: 0.0 });
 
 /// How a demonstration goes.
 struct Demo<'a> {
@@ -119,18 +116,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let mut options = FitOptions::default();
     options.threads = arguments.threads.unwrap_or(options.threads);
     options.plan.effort = effort(EFFORT);
-    options.measure = MeasureOptions {
-        measured: PROFILED_STEPS,
-        ..options.measure
-    };
-    let demo = Demo {
-        options,
-        out,
-        lines: Lines {
-            shown: !arguments.json,
-            indent: "  ",
-        },
-    };
+    options.measure = MeasureOptions { measured: PROFILED_STEPS, ..options.measure };
+    let demo = Demo { options, out, lines: Lines { shown: !arguments.json, indent: "  " } };
     demo.title("Rekindle trains a model in the memory you have. Each model at two batch sizes:");
     let examples = match arguments.small {
         true => &SMALL_EXAMPLES[..],
@@ -208,17 +195,10 @@ impl Demo<'_> {
         let options = &self.options;
         let model = build(
             example.model,
-            &ModelOptions {
-                batch,
-                optimizer: Some(OPTIMIZER),
-                ..ModelOptions::default()
-            },
+            &ModelOptions { batch, optimizer: Some(OPTIMIZER), ..ModelOptions::default() },
         )?;
         let parameters = millions(model.parameter_count());
-        self.title(&format!(
-            "{}, batch {batch} ({parameters} parameters)",
-            example.title
-        ));
+        self.title(&format!("{}, batch {batch} ({parameters} parameters)", example.title));
         let plain = rekindle::plain(&model, options.threads);
         let budget = Bytes(plain.predicted().arena.get() * example.budget_percent / 100);
         let started = Instant::now();
@@ -248,11 +228,7 @@ impl Demo<'_> {
             batch,
             plain: plain.predicted(),
             budget,
-            planned: Ok(Planned {
-                fitted,
-                pair,
-                checked,
-            }),
+            planned: Ok(Planned { fitted, pair, checked }),
         })
     }
 
@@ -273,10 +249,7 @@ impl Demo<'_> {
 
     /// What other budgets would cost, and what μ-TWO would do under this one, for the report.
     fn compare_plans(&self, graph: &Graph, budget: Bytes, stem: &str) -> anyhow::Result<()> {
-        let options = |strategy| Options {
-            strategy,
-            effort: effort(FRONTIER_EFFORT),
-        };
+        let options = |strategy| Options { strategy, effort: effort(FRONTIER_EFFORT) };
         let mut meter = Meter::new(None);
         let search = options(Strategy::SEARCH);
         let found = rekindle_plan::frontier(graph, FRONTIER_POINTS, &search, &mut meter)?;

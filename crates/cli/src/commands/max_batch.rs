@@ -115,15 +115,12 @@ fn text(arguments: &Arguments, budget: Bytes, found: &MaxBatch) -> String {
             row.arena.to_string(),
             row.time.to_string(),
             Micros(row.time.get() / row.batch as f64).to_string(),
-            row.overhead
-                .map_or("-".into(), |o| format!("+{}", percent(o)))
+            row.overhead.map_or("-".into(), |o| format!("+{}", percent(o)))
         ));
     }
     let audit = &found.fitted.audit;
     if found.plain.is_none() {
-        lines.push(format!(
-            "Without a plan not even one sample fits in {budget}."
-        ));
+        lines.push(format!("Without a plan not even one sample fits in {budget}."));
     }
     lines.push(refusal(found, arguments.max_overhead, budget));
     lines.push(format!(

@@ -42,10 +42,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         println!("{:#}", json!(rows.iter().map(row).collect::<Vec<_>>()));
         return Ok(());
     }
-    println!(
-        "{:<18} {:>12} {:>22}   of a sample of",
-        "model", "parameters", "activations"
-    );
+    println!("{:<18} {:>12} {:>22}   of a sample of", "model", "parameters", "activations");
     for row in &rows {
         println!(
             "{:<18} {:>12} {:>22}   {}",
@@ -63,10 +60,7 @@ fn row(name: &'static str) -> anyhow::Result<Row> {
     let mut parameters = 0;
     let mut input = "";
     for (batch, counted) in BATCHES.into_iter().zip(&mut counted) {
-        let options = ModelOptions {
-            batch,
-            ..ModelOptions::default()
-        };
+        let options = ModelOptions { batch, ..ModelOptions::default() };
         let model = build(name, &options)?;
         parameters = model.parameter_count();
         input = match model.program.tensor(model.inputs[0].tensor).shape.len() {
@@ -77,12 +71,7 @@ fn row(name: &'static str) -> anyhow::Result<Row> {
         let graph = rekindle_engine::lower(&model.program, 1);
         *counted = activations(&graph).iter().map(|a| a.bytes).sum();
     }
-    Ok(Row {
-        name,
-        parameters,
-        activations: counted[1] - counted[0],
-        input,
-    })
+    Ok(Row { name, parameters, activations: counted[1] - counted[0], input })
 }
 
 /// `25.6 M`

@@ -35,10 +35,7 @@ pub(crate) fn run(name: &str, arguments: &Arguments, json: bool) -> anyhow::Resu
     let options = arguments.training.fit_options(arguments.planning.options());
     let plain = plain(&model, options.threads);
     let budget = arguments.budget.resolve(plain.predicted().arena);
-    let lines = Lines {
-        shown: !json,
-        indent: "",
-    };
+    let lines = Lines { shown: !json, indent: "" };
     let limit = arguments.planning.limit()?;
     let times = Times::Plain;
     let staged = stages::fit(&model, &plain, budget, times, &options, limit, &lines)?;

@@ -68,11 +68,7 @@ impl<'m> Run<'m> {
     }
 
     fn side(self) -> Side {
-        Side {
-            times: self.times[1..].to_vec(),
-            losses: self.losses,
-            measured: self.measured,
-        }
+        Side { times: self.times[1..].to_vec(), losses: self.losses, measured: self.measured }
     }
 }
 
@@ -106,20 +102,12 @@ pub(crate) fn measure(
         Ok(engine) => {
             let mut plain = Run::new(model, engine, seed);
             run("measuring steps", &mut [&mut plain, &mut planned], steps)?;
-            Ok(Pair {
-                plain: Ok(plain.side()),
-                planned: planned.side(),
-                interleaved: true,
-            })
+            Ok(Pair { plain: Ok(plain.side()), planned: planned.side(), interleaved: true })
         }
         Err(error) if is_out_of_memory(&error) => {
             run("measuring the planned step", &mut [&mut planned], steps)?;
             let planned = planned.side();
-            Ok(Pair {
-                plain: plain_alone(model, plain, steps, seed)?,
-                planned,
-                interleaved: false,
-            })
+            Ok(Pair { plain: plain_alone(model, plain, steps, seed)?, planned, interleaved: false })
         }
         Err(error) => Err(error.into()),
     }

@@ -87,18 +87,10 @@ fn check_without_edges(arguments: &Arguments) -> Result<(), UsageError> {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let Profile {
-        node_stats,
-        activation_stats,
-        ..
-    } = &arguments.profile;
+    let Profile { node_stats, activation_stats, .. } = &arguments.profile;
     output::check_outputs(
         &[arguments.out.as_ref(), arguments.decisions.as_ref()],
-        &[
-            arguments.graph.as_ref(),
-            node_stats.as_ref(),
-            activation_stats.as_ref(),
-        ],
+        &[arguments.graph.as_ref(), node_stats.as_ref(), activation_stats.as_ref()],
     )?;
     let limit = arguments.planning.limit()?;
     let Some(path) = &arguments.graph else {
@@ -138,10 +130,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     reported.finish()?;
     match arguments.json {
         true => println!("{:#}", summary::json(&graph, &planned, took)),
-        false => print!(
-            "{}",
-            summary::text(&graph, &planned, took, arguments.verbose)
-        ),
+        false => print!("{}", summary::text(&graph, &planned, took, arguments.verbose)),
     }
     Ok(())
 }

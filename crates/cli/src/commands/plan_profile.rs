@@ -26,22 +26,16 @@ pub(crate) fn run(
     let (Some(node_file), Some(activation_file)) = (&profile.node_stats, &profile.activation_stats)
     else {
         return Err(
-            UsageError("give a graph, or both --node-stats and --activation-stats".into()).into(),
+            UsageError("give a graph, or both --node-stats and --activation-stats".into()).into()
         );
     };
     let nodes = read_node_stats(node_file)?;
     let activations = read_activation_stats(activation_file)?;
     output::note("without edges mutwo works at the level of activations; there is no schedule");
-    let missing: Vec<&str> = nodes
-        .missing
-        .into_iter()
-        .chain(activations.missing)
-        .collect();
+    let missing: Vec<&str> = nodes.missing.into_iter().chain(activations.missing).collect();
     if !missing.is_empty() {
         let missing = missing.join(", ");
-        output::note(&format!(
-            "the files lack {missing}; planning goes on without"
-        ));
+        output::note(&format!("the files lack {missing}; planning goes on without"));
     }
     check_tables(node_file, &nodes.rows, activation_file, &activations.rows)?;
     let (level, rows) = activation_level(&nodes.rows, &activations.rows);
@@ -49,12 +43,7 @@ pub(crate) fn run(
         let why = "--swap needs the column avg_swap_time_s, which the activation table lacks";
         return Err(UsageError(why.into()).into());
     }
-    let plain_peak = level
-        .peak_bytes
-        .iter()
-        .copied()
-        .max()
-        .unwrap_or(Bytes::ZERO);
+    let plain_peak = level.peak_bytes.iter().copied().max().unwrap_or(Bytes::ZERO);
     let budget = budget.resolve(plain_peak);
     let plan = plan_activations(&level, budget, profile.swap)?;
     if let Some(path) = decisions {
@@ -143,10 +132,8 @@ fn print(level: &ActivationLevel, plan: &ActivationPlan, budget: Bytes, json: bo
     let overhead = plan.overhead.get() / step.get().max(f64::MIN_POSITIVE);
     let of = |wanted: fn(&Choice) -> bool| {
         let each = plan.choices.iter().zip(&level.activations);
-        let chosen: Vec<Bytes> = each
-            .filter(|(choice, _)| wanted(choice))
-            .map(|(_, a)| a.bytes)
-            .collect();
+        let chosen: Vec<Bytes> =
+            each.filter(|(choice, _)| wanted(choice)).map(|(_, a)| a.bytes).collect();
         (chosen.len(), chosen.iter().copied().sum::<Bytes>())
     };
     let kept = of(|c| matches!(c, Choice::Keep));
@@ -167,16 +154,10 @@ fn print(level: &ActivationLevel, plan: &ActivationPlan, budget: Bytes, json: bo
         return;
     }
     println!("budget       {budget}");
-    println!(
-        "peak         {} -> {} (simulated)",
-        plan.peak_before, plan.peak
-    );
+    println!("peak         {} -> {} (simulated)", plan.peak_before, plan.peak);
     println!("time         {step} (+{}, estimated)", percent(overhead));
     println!("retained     {} activations, {}", kept.0, kept.1);
-    println!(
-        "recomputed   {} activations, {}",
-        recomputed.0, recomputed.1
-    );
+    println!("recomputed   {} activations, {}", recomputed.0, recomputed.1);
     if swapped.0 > 0 {
         println!("swapped      {} activations, {}", swapped.0, swapped.1);
     }

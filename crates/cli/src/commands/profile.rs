@@ -115,9 +115,7 @@ fn profile_one(arguments: &Arguments, size: usize, model: &Model) -> anyhow::Res
             println!("{:<12} {}", "wrote", path.display());
         }
         if !arguments.no_pictures {
-            let stem = arguments
-                .out
-                .join(format!("{}_bs{size}", arguments.step.model));
+            let stem = arguments.out.join(format!("{}_bs{size}", arguments.step.model));
             println!("{:<12} {}_*.svg and .png", "wrote", stem.display());
         }
         println!();
@@ -127,9 +125,7 @@ fn profile_one(arguments: &Arguments, size: usize, model: &Model) -> anyhow::Res
 
 /// The memory limit as drawn; a share is one of the given profile's peak.
 fn limit_line(arguments: &Arguments, of: &Profiled) -> Option<Bytes> {
-    arguments
-        .memory_limit
-        .map(|limit| limit.resolve(of.peak.total()))
+    arguments.memory_limit.map(|limit| limit.resolve(of.peak.total()))
 }
 
 fn draw(folder: &Path, pictures: &[Picture]) -> anyhow::Result<()> {

@@ -48,12 +48,7 @@ pub(crate) struct Arguments {
     )]
     steps: u64,
     /// Use the times that `rekindle profile` wrote to this folder, instead of measuring them
-    #[arg(
-        long,
-        value_name = "DIR",
-        requires = "budget",
-        conflicts_with = "plain"
-    )]
+    #[arg(long, value_name = "DIR", requires = "budget", conflicts_with = "plain")]
     profile: Option<PathBuf>,
     /// Start with the weights in this safetensors file
     #[arg(long, value_name = "FILE")]
@@ -98,10 +93,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         rekindle::check_checkpoint(path, &model.program, arguments.step.training.seed)?;
     }
     let options = arguments.step.fit_options(arguments.planning.options());
-    let lines = Lines {
-        shown: !arguments.json,
-        indent: "",
-    };
+    let lines = Lines { shown: !arguments.json, indent: "" };
     lines.line(
         "model",
         format!(
@@ -137,14 +129,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if arguments.json {
         println!(
             "{:#}",
-            report(
-                &model,
-                plain.predicted(),
-                staged.as_ref(),
-                checked.as_ref(),
-                resident,
-                &steps
-            )
+            report(&model, plain.predicted(), staged.as_ref(), checked.as_ref(), resident, &steps)
         );
     }
     Ok(())
@@ -152,14 +137,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 
 /// Refuses files that cannot be read or written, before any work is done.
 fn check_files(arguments: &Arguments) -> anyhow::Result<()> {
-    let Arguments {
-        save,
-        checkpoint,
-        trace,
-        weights,
-        resume,
-        ..
-    } = arguments;
+    let Arguments { save, checkpoint, trace, weights, resume, .. } = arguments;
     let outputs = [save.as_ref(), trace.as_ref(), checkpoint.as_ref()];
     output::check_outputs(&outputs, &[weights.as_ref()])?;
     // A run may go on from its own checkpoint.
@@ -209,18 +187,15 @@ fn stages(
 /// Sets up a step, with a bar.
 fn engine(layout: &Layout, options: &FitOptions) -> Result<Engine, EngineError> {
     let mut progress = Preparation::new();
-    set_up(layout, options.seed, &mut |preparing| {
-        progress.show(preparing)
-    })
+    set_up(layout, options.seed, &mut |preparing| progress.show(preparing))
 }
 
 /// Sets up the plain step. Where it does not get its memory, the error says whether a plan would.
 fn plain_engine(plain: &Layout, options: &FitOptions) -> Result<Engine, Error> {
     match engine(plain, options) {
-        Err(error) if is_out_of_memory(&error) => Err(Error::PlainOutOfMemory {
-            smallest: smallest(plain, options)?,
-            error,
-        }),
+        Err(error) if is_out_of_memory(&error) => {
+            Err(Error::PlainOutOfMemory { smallest: smallest(plain, options)?, error })
+        }
         engine => Ok(engine?),
     }
 }
@@ -259,12 +234,7 @@ fn start(arguments: &Arguments, trainer: &mut Trainer<'_>) -> Result<(), Error> 
 
 /// What a comparison found, or an error that names the first difference.
 pub(crate) fn check_text(checked: &Checked) -> Result<String, Promised> {
-    let Checked {
-        steps,
-        tensors,
-        numbers,
-        ..
-    } = checked;
+    let Checked { steps, tensors, numbers, .. } = checked;
     match checked.differences.first() {
         None => Ok(format!(
             "{tensors} tensors, {} numbers, {steps} step{}: every bit is the plain step's",
@@ -340,11 +310,7 @@ fn train(
                 report.measured.arena.to_string()
             );
         }
-        steps.push(Timed {
-            report,
-            predicted,
-            seconds,
-        });
+        steps.push(Timed { report, predicted, seconds });
     }
     if let Some(path) = &arguments.save {
         trainer.save_weights(path)?;

@@ -89,11 +89,7 @@ pub(crate) fn fit(
     lines.line("rewrite", rewrite_text(&fitted));
     lines.line("verify", verify_text(&fitted));
     lines.line("place", place_text(&fitted));
-    Ok(Staged {
-        fitted,
-        profile_time,
-        plan_time,
-    })
+    Ok(Staged { fitted, profile_time, plan_time })
 }
 
 /// Compares every number of the planned step with the plain one's; `start` prepares each of the
@@ -113,20 +109,13 @@ pub(crate) fn check_numbers(
 /// The plan as the user asked for it: the planner may have been given less room, for what
 /// fragmentation costs.
 pub(crate) fn plan_of(fitted: &Fitted) -> Plan {
-    Plan {
-        budget: fitted.budget,
-        ..fitted.planned.plan.clone()
-    }
+    Plan { budget: fitted.budget, ..fitted.planned.plan.clone() }
 }
 
 fn profile_text(graph: &Graph, took: Duration) -> String {
     let nodes = graph.nodes().iter().filter(|n| n.phase != Phase::Input);
     let time: Micros = nodes.clone().map(|n| n.time).sum();
-    format!(
-        "{} nodes, {time} a step (measured in {:.1} s)",
-        nodes.count(),
-        took.as_secs_f64()
-    )
+    format!("{} nodes, {time} a step (measured in {:.1} s)", nodes.count(), took.as_secs_f64())
 }
 
 fn plan_text(fitted: &Fitted, took: Duration) -> String {
@@ -152,10 +141,7 @@ fn rewrite_text(fitted: &Fitted) -> String {
 
 fn verify_text(fitted: &Fitted) -> String {
     let runs: u32 = fitted.audit.runs.iter().sum();
-    format!(
-        "{runs} runs replayed, no violation, peak {}",
-        fitted.audit.peak
-    )
+    format!("{runs} runs replayed, no violation, peak {}", fitted.audit.peak)
 }
 
 fn place_text(fitted: &Fitted) -> String {
@@ -163,10 +149,7 @@ fn place_text(fitted: &Fitted) -> String {
         1 => String::new(),
         rounds => format!(", after {rounds} plans"),
     };
-    format!(
-        "an arena of {}, within the budget{rounds}",
-        fitted.predicted().arena
-    )
+    format!("an arena of {}, within the budget{rounds}", fitted.predicted().arena)
 }
 
 /// The times of a profile that `rekindle profile` wrote, on `graph`, which is this step's own.

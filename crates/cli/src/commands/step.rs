@@ -59,14 +59,8 @@ impl Step {
 
     /// The words that name this step in a command: the model, and every flag that is not as usual.
     pub(crate) fn words(&self) -> String {
-        let Training {
-            image_size,
-            sequence,
-            optimizer,
-            learning_rate,
-            threads,
-            seed,
-        } = &self.training;
+        let Training { image_size, sequence, optimizer, learning_rate, threads, seed } =
+            &self.training;
         let mut words = self.model.clone();
         let mut flag = |unusual: bool, name: &str, value: &dyn std::fmt::Display| {
             if unusual {
@@ -76,11 +70,7 @@ impl Step {
         flag(*image_size != IMAGE_SIZE, "image-size", image_size);
         flag(*sequence != SEQUENCE, "sequence", sequence);
         flag(optimizer != OPTIMIZER, "optimizer", optimizer);
-        flag(
-            *learning_rate != LEARNING_RATE,
-            "learning-rate",
-            learning_rate,
-        );
+        flag(*learning_rate != LEARNING_RATE, "learning-rate", learning_rate);
         flag(threads.is_some(), "threads", &threads.unwrap_or_default());
         flag(*seed != 0, "seed", seed);
         words
@@ -128,10 +118,7 @@ impl Training {
         FitOptions {
             threads: self.threads.unwrap_or(defaults.threads),
             plan,
-            measure: MeasureOptions {
-                seed: self.seed,
-                ..defaults.measure
-            },
+            measure: MeasureOptions { seed: self.seed, ..defaults.measure },
             seed: self.seed,
         }
     }

@@ -44,9 +44,7 @@ impl Folder {
             None => word.into(),
         };
         let mut command = Command::new(env!("CARGO_BIN_EXE_rekindle"));
-        command
-            .args(arguments.split_whitespace().map(expand))
-            .current_dir(&self.0);
+        command.args(arguments.split_whitespace().map(expand)).current_dir(&self.0);
         command
     }
 
@@ -54,10 +52,7 @@ impl Folder {
     pub(crate) fn files(&self) -> Vec<String> {
         let entries = std::fs::read_dir(&self.0).expect("readable");
         let name = |e: std::io::Result<std::fs::DirEntry>| {
-            e.expect("readable")
-                .file_name()
-                .into_string()
-                .expect("text")
+            e.expect("readable").file_name().into_string().expect("text")
         };
         let mut names: Vec<String> = entries.map(name).collect();
         names.sort();

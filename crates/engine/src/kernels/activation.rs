@@ -184,10 +184,7 @@ mod tests {
             let op = Gelu { len: x.len(), kind };
             let both = || {
                 let y = compute(op, &[&x], &threads).unwrap().remove(0);
-                (
-                    y,
-                    compute(GeluDx(op), &[&x, &dy], &threads).unwrap().remove(0),
-                )
+                (y, compute(GeluDx(op), &[&x, &dy], &threads).unwrap().remove(0))
             };
             let want: Vec<(f64, f64)> = x.iter().map(|&x| reference(kind, f64::from(x))).collect();
             let value: Vec<f64> = want.iter().map(|w| w.0).collect();

@@ -35,11 +35,10 @@ impl Kernel for BatchNormStats {
         let (x, channels): (&[f32], usize) = (call.read(0), self.0.channels);
         let partials = &mut call.scratch()[..self.scratch(call.threads.count())];
         let elements = columns::rows_per_task(self.0.rows) * channels;
-        call.threads
-            .chunks_mut(partials, PARTIAL * channels, &|task, partial| {
-                let range = task * elements..x.len().min((task + 1) * elements);
-                task_moments(channels, &x[range], partial);
-            });
+        call.threads.chunks_mut(partials, PARTIAL * channels, &|task, partial| {
+            let range = task * elements..x.len().min((task + 1) * elements);
+            task_moments(channels, &x[range], partial);
+        });
         let stats: &mut [f32] = call.write(0);
         let (mean, variance) = stats.split_at_mut(channels);
         let (mean, variance) = ((mean, JOINED), (variance, JOINED));
@@ -63,16 +62,15 @@ impl Kernel for BatchNorm {
         scales(self, stats, gamma, scale);
         let (scale, mean) = (&*scale, &stats[..channels]);
         let elements = rows_per_task(channels) * channels.max(1);
-        call.threads
-            .chunks_mut(call.write(0), elements, &|task, y| {
-                let range = task * elements..task * elements + y.len();
-                let x = &x[range.clone()];
-                match (self.tail, residual) {
-                    (Tail::Relu, _) => normalise_relu(x, mean, scale, beta, y),
-                    (_, Some(residual)) => normalise_add(x, &residual[range], mean, scale, beta, y),
-                    (_, None) => normalise(x, mean, scale, beta, y),
-                }
-            });
+        call.threads.chunks_mut(call.write(0), elements, &|task, y| {
+            let range = task * elements..task * elements + y.len();
+            let x = &x[range.clone()];
+            match (self.tail, residual) {
+                (Tail::Relu, _) => normalise_relu(x, mean, scale, beta, y),
+                (_, Some(residual)) => normalise_add(x, &residual[range], mean, scale, beta, y),
+                (_, None) => normalise(x, mean, scale, beta, y),
+            }
+        });
         Ok(())
     }
 }
@@ -246,31 +244,17 @@ mod tests {
     use crate::kernels::lanes::tests::portable;
     use crate::kernels::test_data::{assert_close, assert_same_bits, compute, random};
 
-    const SHAPES: [(usize, usize); 7] = [
-        (2, 1),
-        (31, 3),
-        (65, 8),
-        (64, 41),
-        (1000, 100),
-        (5000, 37),
-        (4100, 64),
-    ];
+    const SHAPES: [(usize, usize); 7] =
+        [(2, 1), (31, 3), (65, 8), (64, 41), (1000, 100), (5000, 37), (4100, 64)];
 
     fn stats_of(dims: &BatchNorm, x: &[f32], threads: &Threads) -> Vec<f32> {
-        compute(BatchNormStats(*dims), &[x], threads)
-            .unwrap()
-            .remove(0)
+        compute(BatchNormStats(*dims), &[x], threads).unwrap().remove(0)
     }
 
     fn reference_stats(dims: &BatchNorm, x: &[f32]) -> (Vec<f64>, Vec<f64>) {
         let n = dims.rows as f64;
         let moments = |c: usize| {
-            let column = || {
-                x.iter()
-                    .skip(c)
-                    .step_by(dims.channels)
-                    .map(|&x| f64::from(x))
-            };
+            let column = || x.iter().skip(c).step_by(dims.channels).map(|&x| f64::from(x));
             let mean = column().sum::<f64>() / n;
             (mean, column().map(|x| (x - mean).powi(2)).sum::<f64>() / n)
         };
@@ -289,24 +273,14 @@ mod tests {
     }
 
     fn plain(rows: usize, channels: usize) -> BatchNorm {
-        BatchNorm {
-            rows,
-            channels,
-            eps: 1e-5,
-            tail: Tail::Linear,
-        }
+        BatchNorm { rows, channels, eps: 1e-5, tail: Tail::Linear }
     }
 
     #[test]
     fn statistics_match_plain_loops() {
         for (rows, channels) in SHAPES {
             // Deviations of up to 6 are summed: 64 roundings of half a unit of about 16.
-            check_stats(
-                &plain(rows, channels),
-                &random(rows * channels, 1),
-                3e-7,
-                2e-6,
-            );
+            check_stats(&plain(rows, channels), &random(rows * channels, 1), 3e-7, 2e-6);
         }
     }
 
@@ -354,12 +328,7 @@ mod tests {
         for (rows, channels) in SHAPES {
             for tail in [Tail::Linear, Tail::Relu, Tail::AddRelu] {
                 // The wide eps keeps the scale near one for two rows.
-                let dims = BatchNorm {
-                    rows,
-                    channels,
-                    eps: 0.1,
-                    tail,
-                };
+                let dims = BatchNorm { rows, channels, eps: 0.1, tail };
                 let (x, residual) = (random(rows * channels, 3), random(rows * channels, 4));
                 let (gamma, beta) = (random(channels, 5), random(channels, 6));
                 let (mean, variance) = reference_stats(&dims, &x);

@@ -39,11 +39,8 @@ impl Kernel for BatchNormDx {
         let (scale, coefficients) = coefficients.split_at_mut(channels);
         let partials = &mut partials[..columns::tasks(norm.rows) * 2 * channels];
         scales(norm, reads.stats, reads.gamma, scale);
-        let channel = Channels {
-            mean: &reads.stats[..channels],
-            scale,
-            beta: reads.beta.unwrap_or(&[]),
-        };
+        let channel =
+            Channels { mean: &reads.stats[..channels], scale, beta: reads.beta.unwrap_or(&[]) };
 
         let rows = columns::rows_per_task(norm.rows) * channels;
         match dresidual.as_deref_mut() {
@@ -55,11 +52,9 @@ impl Kernel for BatchNormDx {
                     sum_gradient(&reads, channel, task * rows, partial, dresidual)
                 },
             ),
-            None => call
-                .threads
-                .chunks_mut(partials, 2 * channels, &|task, partial| {
-                    sum_gradient(&reads, channel, task * rows, partial, &mut []);
-                }),
+            None => call.threads.chunks_mut(partials, 2 * channels, &|task, partial| {
+                sum_gradient(&reads, channel, task * rows, partial, &mut []);
+            }),
         }
         columns::join(partials, 2 * channels, dbeta, call.threads);
         columns::join(&partials[channels..], 2 * channels, dgamma, call.threads);
@@ -138,11 +133,7 @@ impl<A: Arithmetic, const RELU: bool, const ADD: bool, const TWO: bool> Terms<2>
         let columns = column..column + width;
         let mean = &self.channel.mean[columns.clone()];
         let scale = &self.channel.scale[columns.clone()];
-        let beta = if RELU {
-            &self.channel.beta[columns]
-        } else {
-            mean
-        };
+        let beta = if RELU { &self.channel.beta[columns] } else { mean };
         let [total, dot] = sums;
         let (total, dot) = (&mut total[..width], &mut dot[..width]);
         let mut masked = [0.0; CHUNK];
@@ -226,11 +217,7 @@ fn gradient_rows<A: Arithmetic, const RELU: bool, const TWO: bool>(
 ) {
     let channels = channel.mean.len();
     let (mean, scale) = (channel.mean, &channel.scale[..channels]);
-    let beta = if RELU {
-        &channel.beta[..channels]
-    } else {
-        mean
-    };
+    let beta = if RELU { &channel.beta[..channels] } else { mean };
     let (offset, slope) = (&offset[..channels], &slope[..channels]);
     let rows = x
         .chunks_exact(channels)
@@ -264,17 +251,7 @@ mod tests {
         SHAPES.into_iter().flat_map(move |(rows, channels)| {
             tails.into_iter().flat_map(move |tail| {
                 // The wide eps keeps the scale near one for two rows.
-                [false, true].map(|two| {
-                    (
-                        BatchNorm {
-                            rows,
-                            channels,
-                            eps: 0.1,
-                            tail,
-                        },
-                        two,
-                    )
-                })
+                [false, true].map(|two| (BatchNorm { rows, channels, eps: 0.1, tail }, two))
             })
         })
     }
@@ -290,9 +267,7 @@ mod tests {
     /// its gradient is zero.
     fn run(norm: &BatchNorm, two: bool, threads: &Threads) -> Vec<Vec<f32>> {
         let [x, residual, dy, dy2, gamma, beta] = operands(norm);
-        let stats = compute(BatchNormStats(*norm), &[&x], threads)
-            .unwrap()
-            .remove(0);
+        let stats = compute(BatchNormStats(*norm), &[&x], threads).unwrap().remove(0);
         let mut reads: Vec<&[f32]> = vec![&x, &stats, &gamma, &beta];
         reads.extend((norm.tail == Tail::AddRelu).then_some(&residual[..]));
         let y = compute(*norm, &reads, threads).unwrap().remove(0);
@@ -334,11 +309,7 @@ mod tests {
             dgamma.push(dot);
             dbeta.push(sum);
         }
-        let dresidual = if dims.tail == Tail::AddRelu {
-            g
-        } else {
-            vec![0.0; x.len()]
-        };
+        let dresidual = if dims.tail == Tail::AddRelu { g } else { vec![0.0; x.len()] };
         [dx, dgamma, dbeta, dresidual]
     }
 
@@ -365,31 +336,20 @@ mod tests {
     fn the_recomputed_mask_is_the_forwards() {
         // Channels whose values lie around zero within rounding: any other arithmetic than the
         // forward's would give another mask here.
-        let dims = BatchNorm {
-            rows: 512,
-            channels: 64,
-            eps: 1e-5,
-            tail: Tail::Relu,
-        };
+        let dims = BatchNorm { rows: 512, channels: 64, eps: 1e-5, tail: Tail::Relu };
         let x: Vec<f32> = random(512 * 64, 9).iter().map(|x| x + 100.0).collect();
         let threads = Threads::new(2);
-        let stats = compute(BatchNormStats(dims), &[&x], &threads)
-            .unwrap()
-            .remove(0);
+        let stats = compute(BatchNormStats(dims), &[&x], &threads).unwrap().remove(0);
         // Each channel's offset puts one of its own rows at zero, up to rounding.
         let gamma = vec![1.0; 64];
         let beta: Vec<f32> = (0..64)
             .map(|c| (stats[c] - x[c * 64 + c]) / (stats[64 + c] + dims.eps).sqrt())
             .collect();
-        let y = compute(dims, &[&x, &stats, &gamma, &beta], &threads)
-            .unwrap()
-            .remove(0);
+        let y = compute(dims, &[&x, &stats, &gamma, &beta], &threads).unwrap().remove(0);
         // A gradient of ones: the sums per channel count the elements that pass.
         let (norm, two, dy) = (dims, false, vec![1.0; x.len()]);
         let reads: [&[f32]; 5] = [&x, &stats, &gamma, &beta, &dy];
-        let dbeta = compute(BatchNormDx { norm, two }, &reads, &threads)
-            .unwrap()
-            .remove(2);
+        let dbeta = compute(BatchNormDx { norm, two }, &reads, &threads).unwrap().remove(2);
         for (c, &passed) in dbeta.iter().enumerate() {
             let positive = y.iter().skip(c).step_by(64).filter(|&&y| y > 0.0).count();
             assert_eq!(passed, positive as f32, "channel {c}");

@@ -127,10 +127,7 @@ unsafe impl Layout for Taps<'_> {
 
 /// Channels of one group: of the image, of the result.
 fn group_channels(dims: &Conv) -> (usize, usize) {
-    (
-        dims.in_channels / dims.groups,
-        dims.out_channels / dims.groups,
-    )
+    (dims.in_channels / dims.groups, dims.out_channels / dims.groups)
 }
 
 fn out_size(window: &Window) -> Pair {
@@ -148,21 +145,13 @@ fn conv_shape(dims: &Conv) -> Shape {
             segments: height,
             depth: width * depth,
         },
-        false => Shape {
-            rows: window.out_pixels(),
-            cols,
-            segments: height * width,
-            depth,
-        },
+        false => Shape { rows: window.out_pixels(), cols, segments: height * width, depth },
     }
 }
 
 /// Height and width of a padded image.
 fn padded(window: &Window) -> Pair {
-    [
-        window.height + 2 * window.padding[0],
-        window.width + 2 * window.padding[1],
-    ]
+    [window.height + 2 * window.padding[0], window.width + 2 * window.padding[1]]
 }
 
 /// Floats of one padded image, if it is to be padded.
@@ -336,12 +325,7 @@ impl Class {
 
 fn dx_shape(dims: &Conv, [y, x]: &[Class; 2]) -> Shape {
     let (cols, depth) = group_channels(dims);
-    Shape {
-        rows: dims.window.batch * y.count * x.count,
-        cols,
-        segments: y.taps * x.taps,
-        depth,
-    }
+    Shape { rows: dims.window.batch * y.count * x.count, cols, segments: y.taps * x.taps, depth }
 }
 
 /// All pairs of a vertical and a horizontal class.

@@ -55,20 +55,11 @@ struct Cut {
 impl Cut {
     fn new(dims: &Conv) -> Cut {
         let window = &dims.window;
-        let (ci, co) = (
-            dims.in_channels / dims.groups,
-            dims.out_channels / dims.groups,
-        );
+        let (ci, co) = (dims.in_channels / dims.groups, dims.out_channels / dims.groups);
         let [height, width] = window.kernel;
         let narrow = is_narrow(dims);
         let taps = [height, if narrow { 1 } else { width }];
-        let step = [0, 1].map(|axis| {
-            if taps[axis] == 1 {
-                1
-            } else {
-                window.stride[axis]
-            }
-        });
+        let step = [0, 1].map(|axis| if taps[axis] == 1 { 1 } else { window.stride[axis] });
         let out = [window.out_height(), window.out_width()];
         let rows = window.batch * out[0];
         let mut cut = Cut {
@@ -123,11 +114,7 @@ impl Cut {
 impl Kernel for ConvDw {
     fn scratch(&self, _: usize) -> usize {
         let cut = Cut::new(&self.0);
-        if cut.is_empty() {
-            0
-        } else {
-            cut.x_len() + cut.dy_len()
-        }
+        if cut.is_empty() { 0 } else { cut.x_len() + cut.dy_len() }
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
@@ -157,11 +144,7 @@ pub(super) fn conv_dw(
     for group in 0..dims.groups {
         for first in (0..cut.rows).step_by(cut.part_rows) {
             let rows = first..(first + cut.part_rows).min(cut.rows);
-            let part = Part {
-                cut: &cut,
-                group,
-                rows,
-            };
+            let part = Part { cut: &cut, group, rows };
             part.pack(x, dy, packed_x, packed_dy, threads);
             part.compute(simd, packed_x, packed_dy, &dw, threads);
         }
@@ -217,10 +200,7 @@ impl Part<'_> {
             _ => first * window.stride[0] + row,
         };
         // A row of the upper padding wraps around and is outside, too.
-        (
-            self.rows.start / height + image,
-            padded.wrapping_sub(window.padding[0]),
-        )
+        (self.rows.start / height + image, padded.wrapping_sub(window.padding[0]))
     }
 
     /// Packs the part of `x` as `[panel][row][pixel][TILE_ROWS]`, of `dy` as
@@ -272,16 +252,8 @@ impl Part<'_> {
         let (image, source) = self.source_row(packed);
         let inside = source < window.height;
         let pitch = cut.dims.in_channels;
-        let row = if inside {
-            (image * window.height + source) * window.width * pitch
-        } else {
-            0
-        };
-        let row = if inside {
-            &x[row..row + window.width * pitch]
-        } else {
-            &[]
-        };
+        let row = if inside { (image * window.height + source) * window.width * pitch } else { 0 };
+        let row = if inside { &x[row..row + window.width * pitch] } else { &[] };
         for panel in 0..cut.x_panels() {
             let channel = panel * TILE_ROWS;
             let count = TILE_ROWS.min(cut.channels - channel);
@@ -302,17 +274,11 @@ impl Part<'_> {
     /// Packs `count` channels from `channel` of each pixel of an image row, and zeros around it.
     fn pack_pixels(&self, row: &[f32], channel: usize, count: usize, out: &mut [f32]) {
         let (cut, window) = (self.cut, &self.cut.dims.window);
-        let stride = if cut.taps[1] == 1 {
-            window.stride[1]
-        } else {
-            1
-        };
+        let stride = if cut.taps[1] == 1 { window.stride[1] } else { 1 };
         let padding = window.padding[1];
         // The pixels that lie within the image.
         let first = padding.div_ceil(stride).min(cut.width);
-        let last = (window.width + padding)
-            .div_ceil(stride)
-            .clamp(first, cut.width);
+        let last = (window.width + padding).div_ceil(stride).clamp(first, cut.width);
         out[..first * TILE_ROWS].fill(0.0);
         out[last * TILE_ROWS..].fill(0.0);
         let out = out[first * TILE_ROWS..last * TILE_ROWS].chunks_exact_mut(TILE_ROWS);
@@ -336,10 +302,7 @@ impl Part<'_> {
             let start = pixel * window.stride[1] * channels + channel;
             for (i, out) in out[..count].iter_mut().enumerate() {
                 // A float of the left padding wraps around and is outside, too.
-                *out = row
-                    .get((start + i).wrapping_sub(padding))
-                    .copied()
-                    .unwrap_or(0.0);
+                *out = row.get((start + i).wrapping_sub(padding)).copied().unwrap_or(0.0);
             }
         }
     }
@@ -354,10 +317,7 @@ impl Part<'_> {
         threads: &Threads,
     ) {
         let (x_panels, dy_panels) = (self.cut.x_panels(), self.cut.dy_panels());
-        let groups = x_panels
-            .div_ceil(TASK_PANELS)
-            .max(TASKS.div_ceil(dy_panels))
-            .min(x_panels);
+        let groups = x_panels.div_ceil(TASK_PANELS).max(TASKS.div_ceil(dy_panels)).min(x_panels);
         let share = x_panels.div_ceil(groups);
         let groups = x_panels.div_ceil(share);
         threads.run(groups * dy_panels, &|_, task| {

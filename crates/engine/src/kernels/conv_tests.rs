@@ -16,21 +16,8 @@ fn dims(
     padding: [usize; 2],
     [in_channels, out_channels, groups]: [usize; 3],
 ) -> Conv {
-    let window = Window {
-        batch,
-        height,
-        width,
-        kernel,
-        stride,
-        padding,
-    };
-    Conv {
-        window,
-        in_channels,
-        out_channels,
-        groups,
-        bias: true,
-    }
+    let window = Window { batch, height, width, kernel, stride, padding };
+    Conv { window, in_channels, out_channels, groups, bias: true }
 }
 
 /// Runs `kernel` into poisoned floats, with as much poisoned scratch as `op` needs, in every way,
@@ -60,17 +47,12 @@ fn compare(
 fn check(dims: &Conv) {
     let window = &dims.window;
     let taps = window.kernel[0] * window.kernel[1];
-    let (ci, co) = (
-        dims.in_channels / dims.groups,
-        dims.out_channels / dims.groups,
-    );
+    let (ci, co) = (dims.in_channels / dims.groups, dims.out_channels / dims.groups);
     let x = noise(window.in_pixels() * dims.in_channels, 1);
     let w = noise(taps * ci * dims.out_channels, 2);
     let bias = noise(dims.out_channels, 3);
     let dy = noise(window.out_pixels() * dims.out_channels, 4);
-    let mut y: Vec<f64> = (0..dy.len())
-        .map(|i| bias[i % dims.out_channels].into())
-        .collect();
+    let mut y: Vec<f64> = (0..dy.len()).map(|i| bias[i % dims.out_channels].into()).collect();
     let mut dx = vec![0.0; x.len()];
     let mut dw = vec![0.0; w.len()];
     each_term(dims, |xi, wi, yi| {
@@ -78,13 +60,9 @@ fn check(dims: &Conv) {
         dx[xi] += f64::from(dy[yi]) * f64::from(w[wi]);
         dw[wi] += f64::from(x[xi]) * f64::from(dy[yi]);
     });
-    compare(
-        &format!("conv {dims:?}"),
-        &y,
-        taps * ci + 1,
-        dims,
-        |simd, y, scratch, threads| conv(simd, dims, &x, &w, Some(&bias), y, scratch, threads),
-    );
+    compare(&format!("conv {dims:?}"), &y, taps * ci + 1, dims, |simd, y, scratch, threads| {
+        conv(simd, dims, &x, &w, Some(&bias), y, scratch, threads)
+    });
     compare(
         &format!("conv_dx {dims:?}"),
         &dx,

@@ -161,16 +161,7 @@ impl Winograd {
         for first in (0..self.co).step_by(self.pass_cols()) {
             let cols = self.pass_cols().min(self.co - first);
             self.transform_weights(simd, w, first, cols, weights, threads);
-            let pass = Pass {
-                shape: self,
-                simd,
-                x,
-                weights,
-                bias,
-                y: &y,
-                first,
-                cols,
-            };
+            let pass = Pass { shape: self, simd, x, weights, bias, y: &y, first, cols };
             threads.run(self.patches().div_ceil(PATCHES), &|thread, task| {
                 let len = self.task_len();
                 // SAFETY: no two tasks run on the same thread at once.
@@ -201,24 +192,11 @@ impl Winograd {
             for (tap, taps) in taps.iter_mut().enumerate() {
                 if self.gradient {
                     let data = &w[((8 - tap) * self.co + col) * pitch + row..];
-                    let view = View {
-                        data,
-                        pitch,
-                        rows: TILE_COLS,
-                        cols: WEIGHT_ROWS,
-                    };
+                    let view = View { data, pitch, rows: TILE_COLS, cols: WEIGHT_ROWS };
                     pack_panel_transposed(simd, view, taps);
                 } else {
                     let data = &w[(tap * self.ci + row) * pitch + col..];
-                    pack_panel(
-                        View {
-                            data,
-                            pitch,
-                            rows: WEIGHT_ROWS,
-                            cols: TILE_COLS,
-                        },
-                        taps,
-                    );
+                    pack_panel(View { data, pitch, rows: WEIGHT_ROWS, cols: TILE_COLS }, taps);
                 }
             }
             let mut points = [[0.0; WEIGHT_ROWS * TILE_COLS]; POINTS];
@@ -285,17 +263,12 @@ impl Pass<'_> {
     /// The image and the position in the grid of a patch.
     fn position(&self, patch: usize) -> (usize, [usize; 2]) {
         let [rows, columns] = self.shape.grid();
-        (
-            patch / columns / rows,
-            [patch / columns % rows, patch % columns],
-        )
+        (patch / columns / rows, [patch / columns % rows, patch % columns])
     }
 
     /// The 4 × 4 pixels of a patch.
     fn pixels(&self, patch: usize) -> [&[f32]; POINTS] {
-        let Winograd {
-            input, padding, ci, ..
-        } = *self.shape;
+        let Winograd { input, padding, ci, .. } = *self.shape;
         let (image, position) = self.position(patch);
         std::array::from_fn(|point| {
             // A pixel of the padding above or to the left wraps around and is outside, too.
@@ -345,10 +318,7 @@ impl Pass<'_> {
                             products.wrapping_add(row * self.cols + panel * TILE_COLS)
                         });
                         let tile = Tile {
-                            left: Left::Rows {
-                                starts: rows[first..].as_ptr(),
-                                pitch: 0,
-                            },
+                            left: Left::Rows { starts: rows[first..].as_ptr(), pitch: 0 },
                             right: right.as_ptr(),
                             segments: 1,
                             depth,
@@ -390,12 +360,7 @@ fn widen(g: [Lanes; 3]) -> [Lanes; 4] {
 /// `Bᵀ` times a column.
 #[inline(always)]
 fn spread(d: [Lanes; 4]) -> [Lanes; 4] {
-    [
-        sub(d[0], d[2]),
-        add(d[1], d[2]),
-        sub(d[2], d[1]),
-        sub(d[1], d[3]),
-    ]
+    [sub(d[0], d[2]), add(d[1], d[2]), sub(d[2], d[1]), sub(d[1], d[3])]
 }
 
 /// `Aᵀ` times a column.

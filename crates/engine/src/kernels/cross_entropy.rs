@@ -51,19 +51,18 @@ impl Kernel for CrossEntropyDx {
         let counted = check_labels(&self.0, labels)?;
         let factor = dloss[0] / counted as f32;
         let rows = rows_per_task(classes);
-        call.threads
-            .chunks_mut(call.write(0), rows * classes, &|task, dlogits| {
-                let chunks = dlogits.chunks_exact_mut(classes).enumerate();
-                for (row, dlogits) in chunks.map(|(i, chunk)| (task * rows + i, chunk)) {
-                    let Ok(class) = usize::try_from(labels[row]) else {
-                        dlogits.fill(0.0);
-                        continue;
-                    };
-                    let logits = &logits[row * classes..(row + 1) * classes];
-                    scaled_softmax(logits, lse[row], factor, dlogits);
-                    dlogits[class] -= factor;
-                }
-            });
+        call.threads.chunks_mut(call.write(0), rows * classes, &|task, dlogits| {
+            let chunks = dlogits.chunks_exact_mut(classes).enumerate();
+            for (row, dlogits) in chunks.map(|(i, chunk)| (task * rows + i, chunk)) {
+                let Ok(class) = usize::try_from(labels[row]) else {
+                    dlogits.fill(0.0);
+                    continue;
+                };
+                let logits = &logits[row * classes..(row + 1) * classes];
+                scaled_softmax(logits, lse[row], factor, dlogits);
+                dlogits[class] -= factor;
+            }
+        });
         Ok(())
     }
 }
@@ -77,11 +76,7 @@ fn check_labels(dims: &CrossEntropy, labels: &[i64]) -> Result<usize, KernelErro
         }
         if !usize::try_from(label).is_ok_and(|class| class < dims.classes) {
             let classes = dims.classes;
-            return Err(KernelError::LabelOutOfRange {
-                row,
-                label,
-                classes,
-            });
+            return Err(KernelError::LabelOutOfRange { row, label, classes });
         }
         counted += 1;
     }
@@ -200,10 +195,7 @@ mod tests {
 
     #[test]
     fn no_row_counts() {
-        let dims = CrossEntropy {
-            rows: 2,
-            classes: 3,
-        };
+        let dims = CrossEntropy { rows: 2, classes: 3 };
         let outputs = run(dims, &[0.5; 6], &[IGNORE; 2], 1.0, &Threads::new(1));
         assert!(outputs[0][0].is_nan());
         assert_eq!(outputs[2], [0.0; 6]);
@@ -211,18 +203,11 @@ mod tests {
 
     #[test]
     fn a_label_that_is_no_class_is_named() {
-        let dims = CrossEntropy {
-            rows: 2,
-            classes: 3,
-        };
+        let dims = CrossEntropy { rows: 2, classes: 3 };
         for label in [3, -1, i64::MAX, i64::MIN] {
             let reads: [&[f32]; 2] = [&[0.5; 6], &[0.0, label as f32]];
             let result = compute(dims, &reads, &Threads::new(1));
-            let want = KernelError::LabelOutOfRange {
-                row: 1,
-                label,
-                classes: 3,
-            };
+            let want = KernelError::LabelOutOfRange { row: 1, label, classes: 3 };
             assert_eq!(result, Err(want));
         }
     }

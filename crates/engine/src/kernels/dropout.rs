@@ -140,22 +140,11 @@ mod tests {
     fn the_generator_gives_the_published_words() {
         // Known answers of Philox 4×32-10 for counters and keys of all zeros and all ones.
         let keys = |word: u32| {
-            let site = Site {
-                seed: [word; 2],
-                counter: [word; 3],
-                threshold: 0,
-                scale: 1.0,
-            };
+            let site = Site { seed: [word; 2], counter: [word; 3], threshold: 0, scale: 1.0 };
             site.keys(word)
         };
-        assert_eq!(
-            keys(0),
-            [0x6627_E8D5, 0xE169_C58D, 0xBC57_AC4C, 0x9B00_DBD8]
-        );
-        assert_eq!(
-            keys(u32::MAX),
-            [0x408F_276D, 0x41C8_3B0E, 0xA20B_C7C6, 0x6D54_51FD]
-        );
+        assert_eq!(keys(0), [0x6627_E8D5, 0xE169_C58D, 0xBC57_AC4C, 0x9B00_DBD8]);
+        assert_eq!(keys(u32::MAX), [0x408F_276D, 0x41C8_3B0E, 0xA20B_C7C6, 0x6D54_51FD]);
     }
 
     #[test]
@@ -239,11 +228,7 @@ mod tests {
     #[test]
     fn threads_and_instruction_sets_give_one_mask() {
         for len in AWKWARD_LENGTHS {
-            let dims = Dropout {
-                len,
-                p: 0.3,
-                site: 5,
-            };
+            let dims = Dropout { len, p: 0.3, site: 5 };
             let x = random(len, 2);
             let iteration = Iteration { seed: 3, number: 4 };
             let run = |threads: &Threads| compute_in(iteration, dims, &[&x], threads).unwrap();

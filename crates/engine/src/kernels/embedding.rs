@@ -23,12 +23,11 @@ impl Kernel for Embedding {
         let (ids, table): (&[i64], &[f32]) = (call.read(0), call.read(1));
         check_ids(self, ids)?;
         let (rows, cols) = (rows_per_task(self.cols), self.cols);
-        call.threads
-            .chunks_mut(call.write(0), rows * cols, &|task, y| {
-                for (y, &id) in y.chunks_exact_mut(cols).zip(&ids[task * rows..]) {
-                    y.copy_from_slice(&table[id as usize * cols..][..cols]);
-                }
-            });
+        call.threads.chunks_mut(call.write(0), rows * cols, &|task, y| {
+            for (y, &id) in y.chunks_exact_mut(cols).zip(&ids[task * rows..]) {
+                y.copy_from_slice(&table[id as usize * cols..][..cols]);
+            }
+        });
         Ok(())
     }
 }
@@ -43,21 +42,18 @@ impl Kernel for EmbeddingDw {
         let base: Option<&[f32]> = call.read_if(self.base, 2);
         check_ids(&self.of, ids)?;
         let (rows, cols) = (self.of.vocab.div_ceil(TASKS).max(1), self.of.cols);
-        call.threads
-            .chunks_mut(call.write(0), rows * cols, &|task, dtable| {
-                match base {
-                    Some(base) => {
-                        dtable.copy_from_slice(&base[task * rows * cols..][..dtable.len()])
-                    }
-                    None => dtable.fill(0.0),
+        call.threads.chunks_mut(call.write(0), rows * cols, &|task, dtable| {
+            match base {
+                Some(base) => dtable.copy_from_slice(&base[task * rows * cols..][..dtable.len()]),
+                None => dtable.fill(0.0),
+            }
+            for (dy, &id) in dy.chunks_exact(cols).zip(ids) {
+                let owned = (id as usize).wrapping_sub(task * rows);
+                if owned < dtable.len() / cols {
+                    add_row(dy, &mut dtable[owned * cols..][..cols]);
                 }
-                for (dy, &id) in dy.chunks_exact(cols).zip(ids) {
-                    let owned = (id as usize).wrapping_sub(task * rows);
-                    if owned < dtable.len() / cols {
-                        add_row(dy, &mut dtable[owned * cols..][..cols]);
-                    }
-                }
-            });
+            }
+        });
         Ok(())
     }
 }
@@ -65,11 +61,9 @@ impl Kernel for EmbeddingDw {
 fn check_ids(dims: &Embedding, ids: &[i64]) -> Result<(), KernelError> {
     let outside = |&id: &i64| !usize::try_from(id).is_ok_and(|id| id < dims.vocab);
     match ids.iter().position(outside) {
-        Some(position) => Err(KernelError::IdOutOfRange {
-            position,
-            id: ids[position],
-            vocab: dims.vocab,
-        }),
+        Some(position) => {
+            Err(KernelError::IdOutOfRange { position, id: ids[position], vocab: dims.vocab })
+        }
         None => Ok(()),
     }
 }
@@ -100,17 +94,11 @@ mod tests {
         for (rows, vocab, cols) in CASES {
             let ids = ids(rows, vocab);
             let (table, dy) = (random(vocab * cols, 1), random(rows * cols, 2));
-            let gathered: Vec<f32> = ids
-                .iter()
-                .flat_map(|&id| table[id as usize * cols..][..cols].to_vec())
-                .collect();
+            let gathered: Vec<f32> =
+                ids.iter().flat_map(|&id| table[id as usize * cols..][..cols].to_vec()).collect();
             for base in [false, true] {
                 let of = Embedding { rows, vocab, cols };
-                let mut want = if base {
-                    table.clone()
-                } else {
-                    vec![0.0; vocab * cols]
-                };
+                let mut want = if base { table.clone() } else { vec![0.0; vocab * cols] };
                 for (row, &id) in ids.iter().enumerate() {
                     for c in 0..cols {
                         want[id as usize * cols + c] += dy[row * cols + c];
@@ -131,18 +119,10 @@ mod tests {
 
     #[test]
     fn an_id_outside_the_table_is_named() {
-        let of = Embedding {
-            rows: 2,
-            vocab: 3,
-            cols: 1,
-        };
+        let of = Embedding { rows: 2, vocab: 3, cols: 1 };
         let threads = Threads::new(1);
         for id in [3, -1, i64::MIN, i64::MAX] {
-            let want = Err(KernelError::IdOutOfRange {
-                position: 1,
-                id,
-                vocab: 3,
-            });
+            let want = Err(KernelError::IdOutOfRange { position: 1, id, vocab: 3 });
             let ids = [2.0, id as f32];
             assert_eq!(compute(of, &[&ids, &[0.0; 3]], &threads), want);
             let dw = EmbeddingDw { of, base: false };

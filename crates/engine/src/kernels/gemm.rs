@@ -212,11 +212,7 @@ pub(super) fn multiply_scratch(
     if shape.rows * shape.cols * shape.segments * shape.depth == 0 {
         return 0;
     }
-    let left = if transposed_left {
-        threads.max(1) * shape.left_len()
-    } else {
-        0
-    };
+    let left = if transposed_left { threads.max(1) * shape.left_len() } else { 0 };
     shape.right_len(limit) + left
 }
 
@@ -244,14 +240,7 @@ pub(super) fn multiply(
         for first in (0..shape.blocks()).step_by(pack_blocks) {
             let blocks = first..(first + pack_blocks).min(shape.blocks());
             pack_right(product, &cols, &blocks, packed, crew);
-            let part = Part {
-                product,
-                packed,
-                left: &left,
-                result,
-                cols: cols.clone(),
-                blocks,
-            };
+            let part = Part { product, packed, left: &left, result, cols: cols.clone(), blocks };
             let (task_rows, task_cols) = match crew {
                 Crew::All(_) => shape.task(cols.len(), product.left.tasks()),
                 Crew::One => (TASK_ROWS, pack_cols),
@@ -314,21 +303,11 @@ fn pack_right(
             let pitch = product.right_pitch;
             if product.right_transposed {
                 let data = &data[col * pitch + block.depth.start..];
-                let view = View {
-                    data,
-                    pitch,
-                    rows: count,
-                    cols: depth,
-                };
+                let view = View { data, pitch, rows: count, cols: depth };
                 pack_panel_transposed(product.simd, view, out);
             } else {
                 let data = &data[block.depth.start * pitch + col..];
-                let view = View {
-                    data,
-                    pitch,
-                    rows: depth,
-                    cols: count,
-                };
+                let view = View { data, pitch, rows: depth, cols: count };
                 pack_panel(view, out);
             }
         }
@@ -358,9 +337,7 @@ impl Part<'_> {
         let results: [*mut f32; TASK_ROWS] = std::array::from_fn(|row| match results.get(row) {
             // SAFETY: the layout's rows do not overlap, nor do the columns of two tasks.
             Some(&start) => unsafe {
-                self.result
-                    .slice(start + cols.start..start + cols.end)
-                    .as_mut_ptr()
+                self.result.slice(start + cols.start..start + cols.end).as_mut_ptr()
             },
             None => std::ptr::null_mut(),
         });
@@ -403,15 +380,11 @@ impl Part<'_> {
             };
             if block.len() * cols.len() <= RESIDENT {
                 for row in (0..rows.len()).step_by(TILE_ROWS) {
-                    cols.clone()
-                        .step_by(TILE_COLS)
-                        .for_each(|col| tile(row, col));
+                    cols.clone().step_by(TILE_COLS).for_each(|col| tile(row, col));
                 }
             } else {
                 for col in cols.clone().step_by(TILE_COLS) {
-                    (0..rows.len())
-                        .step_by(TILE_ROWS)
-                        .for_each(|row| tile(row, col));
+                    (0..rows.len()).step_by(TILE_ROWS).for_each(|row| tile(row, col));
                 }
             }
         }
@@ -430,33 +403,18 @@ impl Part<'_> {
                 for (segment, starts) in block.segments.clone().zip(starts.chunks_mut(TASK_ROWS)) {
                     let depth = block.depth.clone();
                     let starts = &mut starts[..rows.len()];
-                    self.product
-                        .layout
-                        .left(segment, depth, rows.clone(), starts);
+                    self.product.layout.left(segment, depth, rows.clone(), starts);
                 }
-                LeftBlock {
-                    starts: starts.as_ptr(),
-                    tiles: std::ptr::null(),
-                    packed: false,
-                }
+                LeftBlock { starts: starts.as_ptr(), tiles: std::ptr::null(), packed: false }
             }
             LeftOperand::Columns { data, pitch } => {
                 let len = self.product.shape.left_len();
                 // SAFETY: no two tasks run on the same thread at once.
                 let tiles = unsafe { self.left.slice(thread * len..(thread + 1) * len) };
                 let data = &data[block.depth.start * pitch + rows.start..];
-                let view = View {
-                    data,
-                    pitch,
-                    rows: block.depth.len(),
-                    cols: rows.len(),
-                };
+                let view = View { data, pitch, rows: block.depth.len(), cols: rows.len() };
                 pack_columns(view, tiles);
-                LeftBlock {
-                    starts: starts.as_ptr(),
-                    tiles: tiles.as_ptr(),
-                    packed: true,
-                }
+                LeftBlock { starts: starts.as_ptr(), tiles: tiles.as_ptr(), packed: true }
             }
         }
     }
@@ -475,10 +433,7 @@ impl LeftBlock {
     /// The tile that starts at `row` of the task, in a block of `len` summed indices.
     fn tile(&self, row: usize, len: usize) -> Left {
         match self.packed {
-            false => Left::Rows {
-                starts: self.starts.wrapping_add(row),
-                pitch: TASK_ROWS,
-            },
+            false => Left::Rows { starts: self.starts.wrapping_add(row), pitch: TASK_ROWS },
             true => Left::Columns {
                 base: self.tiles.wrapping_add(row * len),
                 offsets: &0,

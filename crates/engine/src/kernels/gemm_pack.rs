@@ -14,11 +14,7 @@ pub(super) struct View<'a> {
 /// Packs up to [`TILE_COLS`] columns into `panel`, [`TILE_COLS`] floats per row; missing columns
 /// are zeros.
 pub(super) fn pack_panel(view: View, panel: &mut [f32]) {
-    for (r, out) in panel
-        .chunks_exact_mut(TILE_COLS)
-        .take(view.rows)
-        .enumerate()
-    {
+    for (r, out) in panel.chunks_exact_mut(TILE_COLS).take(view.rows).enumerate() {
         let row = &view.data[r * view.pitch..][..view.cols];
         if let Ok(row) = <&[f32; TILE_COLS]>::try_from(row) {
             out.copy_from_slice(row);
@@ -54,11 +50,7 @@ pub(super) fn pack_panel_transposed(simd: Simd, view: View, panel: &mut [f32]) {
     for c in done..view.cols {
         let out = &mut panel[c * TILE_COLS..][..TILE_COLS];
         for (r, out) in out.iter_mut().enumerate() {
-            *out = if r < view.rows {
-                view.data[r * view.pitch + c]
-            } else {
-                0.0
-            };
+            *out = if r < view.rows { view.data[r * view.pitch + c] } else { 0.0 };
         }
     }
 }
@@ -99,10 +91,7 @@ unsafe fn transpose_8x8(from: *const f32, from_pitch: usize, to: *mut f32, to_pi
         _ => _mm256_unpackhi_ps(rows[i - 1], rows[i]),
     });
     let quads: [__m256; 8] = std::array::from_fn(|i| {
-        let (low, high) = (
-            pairs[i / 4 * 4 + i % 4 / 2],
-            pairs[i / 4 * 4 + i % 4 / 2 + 2],
-        );
+        let (low, high) = (pairs[i / 4 * 4 + i % 4 / 2], pairs[i / 4 * 4 + i % 4 / 2 + 2]);
         match i % 2 {
             0 => _mm256_shuffle_ps::<0x44>(low, high),
             _ => _mm256_shuffle_ps::<0xee>(low, high),

@@ -39,16 +39,9 @@ impl Simd {
 #[derive(Clone, Copy)]
 pub(super) enum Left {
     /// At `starts[s · pitch + r] + p`: the rows lie anywhere, each contiguous.
-    Rows {
-        starts: *const *const f32,
-        pitch: usize,
-    },
+    Rows { starts: *const *const f32, pitch: usize },
     /// At `base + offsets[s] + p · step + r`: the rows lie side by side.
-    Columns {
-        base: *const f32,
-        offsets: *const usize,
-        step: usize,
-    },
+    Columns { base: *const f32, offsets: *const usize, step: usize },
 }
 
 /// One tile of a product: `result[r][c] = alpha · Σ left[r][p] · right[p][c]`, with `bias[c]` added
@@ -112,11 +105,9 @@ unsafe fn portable(tile: &Tile) {
                 for (r, sums) in sums[..tile.rows].iter_mut().enumerate() {
                     let left = match tile.left {
                         Left::Rows { starts, pitch } => *(*starts.add(segment * pitch + r)).add(p),
-                        Left::Columns {
-                            base,
-                            offsets,
-                            step,
-                        } => *base.add(*offsets.add(segment) + p * step + r),
+                        Left::Columns { base, offsets, step } => {
+                            *base.add(*offsets.add(segment) + p * step + r)
+                        }
                     };
                     for (c, sum) in sums.iter_mut().enumerate() {
                         *sum += left * *right.add(c);
@@ -163,11 +154,9 @@ mod avx2 {
             }
             match tile.left {
                 Left::Rows { starts, pitch } => store(tile, sum_rows::<R>(tile, starts, pitch)),
-                Left::Columns {
-                    base,
-                    offsets,
-                    step,
-                } => store(tile, sum_columns::<R>(tile, base, offsets, step)),
+                Left::Columns { base, offsets, step } => {
+                    store(tile, sum_columns::<R>(tile, base, offsets, step))
+                }
             }
         }
     }

@@ -24,12 +24,7 @@ impl Kernel for HeadMatmul {
 }
 
 fn shape(dims: &HeadMatmul) -> Shape {
-    Shape {
-        rows: dims.m,
-        cols: dims.n,
-        segments: 1,
-        depth: dims.k,
-    }
+    Shape { rows: dims.m, cols: dims.n, segments: 1, depth: dims.k }
 }
 
 /// Floats of scratch of one thread.
@@ -74,10 +69,7 @@ fn head_matmul(
                 result_pitch: pitch(dims.c, n),
             },
             left: match dims.transpose_a {
-                true => LeftOperand::Columns {
-                    data: left,
-                    pitch: pitch(dims.a, a_cols),
-                },
+                true => LeftOperand::Columns { data: left, pitch: pitch(dims.a, a_cols) },
                 false => LeftOperand::Rows,
             },
             right: from(b, start(dims.b, b_rows, b_cols, task)),
@@ -142,30 +134,12 @@ mod tests {
 
     #[track_caller]
     fn check_heads(dims: &HeadMatmul) {
-        let &HeadMatmul {
-            batch,
-            heads,
-            m,
-            n,
-            k,
-            ..
-        } = dims;
-        let (a, b) = (
-            noise(batch * heads * m * k, 1),
-            noise(batch * heads * k * n, 2),
-        );
+        let &HeadMatmul { batch, heads, m, n, k, .. } = dims;
+        let (a, b) = (noise(batch * heads * m * k, 1), noise(batch * heads * k * n, 2));
         let run = |simd, count| {
             let mut c = vec![f32::NAN; batch * heads * m * n];
             let mut scratch = vec![f32::NAN; dims.scratch(count)];
-            head_matmul(
-                simd,
-                dims,
-                &a,
-                &b,
-                &mut c,
-                &mut scratch,
-                &Threads::new(count),
-            );
+            head_matmul(simd, dims, &a, &b, &mut c, &mut scratch, &Threads::new(count));
             c
         };
         let at =

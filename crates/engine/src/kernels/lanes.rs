@@ -141,8 +141,7 @@ pub(crate) fn maximum(x: &[f32]) -> f32 {
             runs[lane] = larger(runs[lane], chunk[lane]);
         }
     }
-    rest.iter()
-        .fold(join(runs, larger), |run, &x| larger(run, x))
+    rest.iter().fold(join(runs, larger), |run, &x| larger(run, x))
 }
 
 /// Joins running values in a tree.
@@ -188,14 +187,9 @@ pub(crate) mod tests {
             let x: Vec<f32> = (0..len).map(|i| ((i * 7) % 13) as f32).collect();
             // Small whole numbers: their sums are exact in any order.
             assert_eq!(sum(&x), x.iter().sum::<f32>());
-            let both = sums([&x, &x], |[sum, squares], [a, b]| {
-                [sum + a, squares + a * b]
-            });
+            let both = sums([&x, &x], |[sum, squares], [a, b]| [sum + a, squares + a * b]);
             assert_eq!(both, [sum(&x), x.iter().map(|v| v * v).sum::<f32>()]);
-            assert_eq!(
-                maximum(&x),
-                x.iter().copied().fold(f32::NEG_INFINITY, f32::max)
-            );
+            assert_eq!(maximum(&x), x.iter().copied().fold(f32::NEG_INFINITY, f32::max));
         }
     }
 

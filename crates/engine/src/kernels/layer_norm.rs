@@ -135,18 +135,11 @@ mod tests {
     fn operands(dims: &LayerNorm, offset: f32) -> [Vec<f32>; 4] {
         let len = dims.rows * dims.cols;
         let x = random(len, 1).iter().map(|x| x + offset).collect();
-        [
-            x,
-            random(dims.cols, 2),
-            random(dims.cols, 3),
-            random(len, 4),
-        ]
+        [x, random(dims.cols, 2), random(dims.cols, 3), random(len, 4)]
     }
 
     fn reference(dims: &LayerNorm, operands: &[Vec<f32>; 4]) -> Vec<Vec<f64>> {
-        let [x, gamma, beta, dy] = operands
-            .each_ref()
-            .map(|v| crate::kernels::test_data::wide(v));
+        let [x, gamma, beta, dy] = operands.each_ref().map(|v| crate::kernels::test_data::wide(v));
         let (cols, n) = (dims.cols, dims.cols as f64);
         let (mut y, mut stats, mut dx) = (vec![], vec![], vec![]);
         let (mut dgamma, mut dbeta) = (vec![0.0; cols], vec![0.0; cols]);
@@ -174,11 +167,7 @@ mod tests {
         for (rows, cols) in SHAPES {
             // A wide eps keeps the reciprocal below 4, also for a single column, so that the
             // error of each value is a few roundings of numbers up to about 10.
-            let dims = LayerNorm {
-                rows,
-                cols,
-                eps: 0.1,
-            };
+            let dims = LayerNorm { rows, cols, eps: 0.1 };
             let operands = operands(&dims, 0.0);
             let want = reference(&dims, &operands);
             let fast = run(&dims, &operands, &threads);
@@ -196,11 +185,7 @@ mod tests {
 
     #[test]
     fn a_large_mean_costs_no_accuracy() {
-        let dims = LayerNorm {
-            rows: 20,
-            cols: 768,
-            eps: 1e-5,
-        };
+        let dims = LayerNorm { rows: 20, cols: 768, eps: 1e-5 };
         let operands = operands(&dims, 10_000.0);
         let got = run(&dims, &operands, &Threads::new(1));
         let want = reference(&dims, &operands);
@@ -214,11 +199,7 @@ mod tests {
     #[test]
     fn thread_counts_do_not_change_a_bit() {
         for (rows, cols) in SHAPES {
-            let dims = LayerNorm {
-                rows,
-                cols,
-                eps: 1e-5,
-            };
+            let dims = LayerNorm { rows, cols, eps: 1e-5 };
             let operands = operands(&dims, 1.0);
             assert_same_bits(|threads| run(&dims, &operands, threads));
         }

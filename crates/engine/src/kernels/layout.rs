@@ -44,13 +44,12 @@ impl Kernel for Split {
         let (rows, width) = (rows_per_task(self.cols), self.parts * self.cols);
         for i in 0..self.parts {
             let elements = rows * self.cols.max(1);
-            call.threads
-                .chunks_mut(call.write(i), elements, &|task, part| {
-                    let x = x[task * rows * width..].chunks_exact(width);
-                    for (part, x) in part.chunks_exact_mut(self.cols).zip(x) {
-                        part.copy_from_slice(&x[i * self.cols..][..self.cols]);
-                    }
-                });
+            call.threads.chunks_mut(call.write(i), elements, &|task, part| {
+                let x = x[task * rows * width..].chunks_exact(width);
+                for (part, x) in part.chunks_exact_mut(self.cols).zip(x) {
+                    part.copy_from_slice(&x[i * self.cols..][..self.cols]);
+                }
+            });
         }
         Ok(())
     }
@@ -69,15 +68,14 @@ impl Kernel for Concat {
         }
         let width = parts * cols;
         let rows = rows_per_task(width);
-        call.threads
-            .chunks_mut(call.write(0), rows * width.max(1), &|task, y| {
-                for (row, y) in y.chunks_exact_mut(width).enumerate() {
-                    let start = (task * rows + row) * cols;
-                    for (part, y) in slices[..parts].iter().zip(y.chunks_exact_mut(cols)) {
-                        y.copy_from_slice(&part[start..start + cols]);
-                    }
+        call.threads.chunks_mut(call.write(0), rows * width.max(1), &|task, y| {
+            for (row, y) in y.chunks_exact_mut(width).enumerate() {
+                let start = (task * rows + row) * cols;
+                for (part, y) in slices[..parts].iter().zip(y.chunks_exact_mut(cols)) {
+                    y.copy_from_slice(&part[start..start + cols]);
                 }
-            });
+            }
+        });
         Ok(())
     }
 }
@@ -93,13 +91,7 @@ fn permute_slab(x: &[f32], sizes: [usize; 3], steps: [usize; 3], y: &mut [f32]) 
         // The tile takes the axis along which `x` is closest.
         for i in 0..sizes[1] {
             let (x, y) = (&x[i * steps[1]..], &mut y[i * sizes[2]..]);
-            transpose(
-                x,
-                [sizes[0], sizes[2]],
-                [steps[0], steps[2]],
-                y,
-                sizes[1] * sizes[2],
-            );
+            transpose(x, [sizes[0], sizes[2]], [steps[0], steps[2]], y, sizes[1] * sizes[2]);
         }
     } else {
         for i in 0..sizes[0] {
@@ -167,13 +159,7 @@ mod tests {
 
     #[test]
     fn every_order_of_the_axes() {
-        for shape in [
-            [1, 1, 1, 1],
-            [2, 3, 5, 7],
-            [3, 17, 1, 33],
-            [1, 40, 18, 20],
-            [2, 0, 3, 4],
-        ] {
+        for shape in [[1, 1, 1, 1], [2, 3, 5, 7], [3, 17, 1, 33], [1, 40, 18, 20], [2, 0, 3, 4]] {
             let x = random(shape.iter().product(), 1);
             for order in orders() {
                 let [a, b, c, d] = order.map(|axis| shape[axis]);
@@ -185,10 +171,7 @@ mod tests {
                     for i in 0..4 {
                         from[order[i]] = at[i];
                     }
-                    let flat = from
-                        .iter()
-                        .zip(shape)
-                        .fold(0, |flat, (&at, size)| flat * size + at);
+                    let flat = from.iter().zip(shape).fold(0, |flat, (&at, size)| flat * size + at);
                     want.push(x[flat]);
                 }
                 for count in [1, 3] {

@@ -86,9 +86,7 @@ mod tests {
 
     /// The distance of `got` from `want` in units in the last place of `want`.
     fn ulps(got: f32, want: f64) -> f64 {
-        let exponent = (want.abs().max(f64::from(f32::MIN_POSITIVE)))
-            .log2()
-            .floor() as i32;
+        let exponent = (want.abs().max(f64::from(f32::MIN_POSITIVE))).log2().floor() as i32;
         (f64::from(got) - want).abs() / 2f64.powi(exponent - 23)
     }
 

@@ -53,12 +53,7 @@ impl Kernel for Matmul {
 }
 
 fn shape(dims: &Matmul) -> Shape {
-    Shape {
-        rows: dims.m,
-        cols: dims.n,
-        segments: 1,
-        depth: dims.k,
-    }
+    Shape { rows: dims.m, cols: dims.n, segments: 1, depth: dims.k }
 }
 
 /// `c[m, n] = op(a) · op(b) (+ bias[n])`.
@@ -76,17 +71,9 @@ fn matmul(
     let product = Product {
         simd,
         shape: shape(dims),
-        layout: &Matrices {
-            left: a,
-            left_pitch: dims.k,
-            result_start: 0,
-            result_pitch: dims.n,
-        },
+        layout: &Matrices { left: a, left_pitch: dims.k, result_start: 0, result_pitch: dims.n },
         left: match dims.transpose_a {
-            true => LeftOperand::Columns {
-                data: a,
-                pitch: dims.m,
-            },
+            true => LeftOperand::Columns { data: a, pitch: dims.m },
             false => LeftOperand::Rows,
         },
         right: b,
@@ -95,13 +82,7 @@ fn matmul(
         alpha: 1.0,
         bias,
     };
-    multiply(
-        &product,
-        &SharedMut::new(c),
-        SHARED_PACK,
-        scratch,
-        Crew::All(threads),
-    );
+    multiply(&product, &SharedMut::new(c), SHARED_PACK, scratch, Crew::All(threads));
 }
 
 #[cfg(test)]
@@ -111,20 +92,8 @@ mod tests {
 
     fn plain(dims: &Matmul, a: &[f32], b: &[f32], bias: Option<&[f32]>) -> Vec<f64> {
         let &Matmul { m, n, k, .. } = dims;
-        let left = |i, p| {
-            a[if dims.transpose_a {
-                p * m + i
-            } else {
-                i * k + p
-            }]
-        };
-        let right = |p, j| {
-            b[if dims.transpose_b {
-                j * k + p
-            } else {
-                p * n + j
-            }]
-        };
+        let left = |i, p| a[if dims.transpose_a { p * m + i } else { i * k + p }];
+        let right = |p, j| b[if dims.transpose_b { j * k + p } else { p * n + j }];
         let mut c = vec![0.0; m * n];
         for (i, c) in c.iter_mut().enumerate() {
             *c = bias.map_or(0.0, |bias| f64::from(bias[i % n]));
@@ -175,14 +144,7 @@ mod tests {
         for (m, n, k) in sizes {
             for flags in 0..8 {
                 let [transpose_a, transpose_b, bias] = [1, 2, 4].map(|bit| flags & bit != 0);
-                check(&Matmul {
-                    m,
-                    n,
-                    k,
-                    transpose_a,
-                    transpose_b,
-                    bias,
-                });
+                check(&Matmul { m, n, k, transpose_a, transpose_b, bias });
             }
         }
     }
@@ -190,14 +152,7 @@ mod tests {
     #[test]
     fn a_right_operand_larger_than_the_packing_buffer_is_taken_in_parts() {
         for transpose_a in [false, true] {
-            check(&Matmul {
-                m: 5,
-                n: 500,
-                k: 5000,
-                transpose_a,
-                transpose_b: true,
-                bias: true,
-            });
+            check(&Matmul { m: 5, n: 500, k: 5000, transpose_a, transpose_b: true, bias: true });
         }
     }
 }

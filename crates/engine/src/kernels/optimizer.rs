@@ -15,10 +15,9 @@ impl Kernel for Sgd {
         let (param, grad): (&mut [f32], &[f32]) = (call.update(0), call.read(1));
         let range = |task: usize, len: usize| task * TASK_ELEMENTS..task * TASK_ELEMENTS + len;
         if self.options.momentum == 0.0 {
-            call.threads
-                .chunks_mut(param, TASK_ELEMENTS, &|task, param| {
-                    sgd_chunk(&self.options, param, &grad[range(task, param.len())]);
-                });
+            call.threads.chunks_mut(param, TASK_ELEMENTS, &|task, param| {
+                sgd_chunk(&self.options, param, &grad[range(task, param.len())]);
+            });
             return Ok(());
         }
         let (param, momentum) = ((param, TASK_ELEMENTS), (call.update(2), TASK_ELEMENTS));
@@ -41,22 +40,10 @@ impl Kernel for Adam {
         let grad: &[f32] = call.read(1);
         let rates = AdamRates::new(&self.options, call.iteration.number);
         let [param, first, second] = [0, 2, 3].map(|k| (call.update(k), TASK_ELEMENTS));
-        chunks_mut3(
-            call.threads,
-            param,
-            first,
-            second,
-            |task, param, first, second| {
-                let start = task * TASK_ELEMENTS;
-                adam_chunk(
-                    &rates,
-                    param,
-                    &grad[start..start + param.len()],
-                    first,
-                    second,
-                );
-            },
-        );
+        chunks_mut3(call.threads, param, first, second, |task, param, first, second| {
+            let start = task * TASK_ELEMENTS;
+            adam_chunk(&rates, param, &grad[start..start + param.len()], first, second);
+        });
         Ok(())
     }
 }
@@ -103,10 +90,7 @@ struct AdamRates {
 impl AdamRates {
     fn new(options: &AdamOptions, step: u64) -> AdamRates {
         let power = |beta: f64| beta.powf(step as f64);
-        let (rate, decay) = (
-            f64::from(options.learning_rate),
-            f64::from(options.weight_decay),
-        );
+        let (rate, decay) = (f64::from(options.learning_rate), f64::from(options.weight_decay));
         AdamRates {
             first: (1.0 - options.beta1) as f32,
             second: (1.0 - options.beta2) as f32,
@@ -114,16 +98,8 @@ impl AdamRates {
             root_scale: (1.0 / (1.0 - power(options.beta2)).sqrt()) as f32,
             eps: options.eps,
             step_size: (rate / (1.0 - power(options.beta1))) as f32,
-            penalty: if options.decoupled {
-                0.0
-            } else {
-                options.weight_decay
-            },
-            shrink: if options.decoupled {
-                (1.0 - rate * decay) as f32
-            } else {
-                1.0
-            },
+            penalty: if options.decoupled { 0.0 } else { options.weight_decay },
+            shrink: if options.decoupled { (1.0 - rate * decay) as f32 } else { 1.0 },
         }
     }
 }
@@ -158,11 +134,7 @@ mod tests {
 
     fn sgd_cases(len: usize) -> [Sgd; 3] {
         let case = |momentum, weight_decay| {
-            let options = SgdOptions {
-                learning_rate: 0.1,
-                momentum,
-                weight_decay,
-            };
+            let options = SgdOptions { learning_rate: 0.1, momentum, weight_decay };
             Sgd { len, options }
         };
         [case(0.0, 0.0), case(0.0, 0.01), case(0.9, 0.01)]
@@ -191,16 +163,7 @@ mod tests {
             let grad = random(len, 10 + step);
             let mut reads: Vec<&[f32]> = updated.iter().map(|values| &values[..]).collect();
             reads.insert(1, &grad);
-            updated = compute_in(
-                Iteration {
-                    seed: 0,
-                    number: step,
-                },
-                op,
-                &reads,
-                threads,
-            )
-            .unwrap();
+            updated = compute_in(Iteration { seed: 0, number: step }, op, &reads, threads).unwrap();
         }
         updated
     }
@@ -230,10 +193,8 @@ mod tests {
 
     fn reference_adam(dims: &Adam) -> Vec<f64> {
         let (beta1, beta2) = (dims.options.beta1, dims.options.beta2);
-        let (rate, decay) = (
-            f64::from(dims.options.learning_rate),
-            f64::from(dims.options.weight_decay),
-        );
+        let (rate, decay) =
+            (f64::from(dims.options.learning_rate), f64::from(dims.options.weight_decay));
         let element = |i: usize| {
             let (mut p, mut m, mut v) = (f64::from(random(dims.len, 1)[i]), 0.0, 0.0);
             for step in 1..=STEPS {
@@ -245,10 +206,8 @@ mod tests {
                 }
                 m = beta1 * m + (1.0 - beta1) * g;
                 v = beta2 * v + (1.0 - beta2) * g * g;
-                let (m_hat, v_hat) = (
-                    m / (1.0 - beta1.powi(step as i32)),
-                    v / (1.0 - beta2.powi(step as i32)),
-                );
+                let (m_hat, v_hat) =
+                    (m / (1.0 - beta1.powi(step as i32)), v / (1.0 - beta2.powi(step as i32)));
                 p -= rate * m_hat / (v_hat.sqrt() + f64::from(dims.options.eps));
             }
             p
@@ -263,22 +222,12 @@ mod tests {
         for dims in sgd_cases(100) {
             let want = reference_sgd(&dims);
             assert_close(&run_sgd(&dims, &threads)[0], &want, 0.0, 2e-6);
-            assert_close(
-                &portable(|| run_sgd(&dims, &threads))[0].clone(),
-                &want,
-                0.0,
-                2e-6,
-            );
+            assert_close(&portable(|| run_sgd(&dims, &threads))[0].clone(), &want, 0.0, 2e-6);
         }
         for dims in adam_cases(100) {
             let want = reference_adam(&dims);
             assert_close(&run_adam(&dims, &threads)[0], &want, 0.0, 2e-6);
-            assert_close(
-                &portable(|| run_adam(&dims, &threads))[0].clone(),
-                &want,
-                0.0,
-                2e-6,
-            );
+            assert_close(&portable(|| run_adam(&dims, &threads))[0].clone(), &want, 0.0, 2e-6);
         }
     }
 

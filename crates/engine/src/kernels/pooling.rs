@@ -55,8 +55,7 @@ impl Kernel for AvgPool {
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
         let (x, row) = (call.read(0), self.0.window.out_width() * self.0.channels);
-        call.threads
-            .chunks_mut(call.write(0), row, &|task, y| avg_row(&self.0, task, x, y));
+        call.threads.chunks_mut(call.write(0), row, &|task, y| avg_row(&self.0, task, x, y));
         Ok(())
     }
 }
@@ -94,10 +93,7 @@ impl Axis {
             stride: window.stride[i],
             padding: window.padding[i],
         };
-        [
-            axis(0, window.height, window.out_height()),
-            axis(1, window.width, window.out_width()),
-        ]
+        [axis(0, window.height, window.out_height()), axis(1, window.width, window.out_width())]
     }
 
     /// The taps of output `out` that lie on the image.
@@ -105,10 +101,7 @@ impl Axis {
     fn taps(&self, out: usize) -> Range<usize> {
         let start = out * self.stride;
         let first = self.padding.saturating_sub(start);
-        first
-            ..(self.len + self.padding)
-                .saturating_sub(start)
-                .min(self.kernel)
+        first..(self.len + self.padding).saturating_sub(start).min(self.kernel)
     }
 
     /// Where tap `tap` of output `out` lies on the image.
@@ -121,9 +114,7 @@ impl Axis {
     #[inline(always)]
     fn covering(&self, at: usize) -> Range<usize> {
         let padded = at + self.padding;
-        let first = (padded + 1)
-            .saturating_sub(self.kernel)
-            .div_ceil(self.stride);
+        let first = (padded + 1).saturating_sub(self.kernel).div_ceil(self.stride);
         first..(padded / self.stride + 1).min(self.out_len)
     }
 
@@ -282,14 +273,7 @@ mod tests {
 
     fn cases() -> Vec<Pooling> {
         let case = |batch, height, width, kernel, stride, padding, channels| Pooling {
-            window: Window {
-                batch,
-                height,
-                width,
-                kernel,
-                stride,
-                padding,
-            },
+            window: Window { batch, height, width, kernel, stride, padding },
             channels,
         };
         vec![
@@ -401,15 +385,9 @@ mod tests {
         let minus = f32::NEG_INFINITY;
         let x = [1.0, f32::NAN, 3.0, f32::NAN, minus, minus, minus, minus];
         let outputs = compute(MaxPool(dims), &[&x], &Threads::new(1)).unwrap();
-        let [y, index] = &outputs[..] else {
-            panic!("{outputs:?}")
-        };
+        let [y, index] = &outputs[..] else { panic!("{outputs:?}") };
         assert!(y[0].is_nan());
         assert_eq!(y[1], minus);
-        assert_eq!(
-            index[..],
-            [3.0, 0.0],
-            "PyTorch's choice: the last NaN, the first of equals"
-        );
+        assert_eq!(index[..], [3.0, 0.0], "PyTorch's choice: the last NaN, the first of equals");
     }
 }

@@ -24,25 +24,16 @@ pub(super) fn assert_sums(actual: &[f32], expected: &[f64], terms: usize, what: 
     let bound = 2.0 * terms.max(1) as f64 * half_unit;
     for (i, (&actual, &expected)) in actual.iter().zip(expected).enumerate() {
         let error = (f64::from(actual) - expected).abs();
-        assert!(
-            error <= bound,
-            "{what}: [{i}] is {actual}, not {expected}: {error:e} > {bound:e}"
-        );
+        assert!(error <= bound, "{what}: [{i}] is {actual}, not {expected}: {error:e} > {bound:e}");
     }
 }
 
 /// Calls `term` with the indices in `x`, `w` and `y` of each product that a convolution sums.
 pub(super) fn each_term(dims: &Conv, mut term: impl FnMut(usize, usize, usize)) {
     let w = &dims.window;
-    let (ci, co) = (
-        dims.in_channels / dims.groups,
-        dims.out_channels / dims.groups,
-    );
+    let (ci, co) = (dims.in_channels / dims.groups, dims.out_channels / dims.groups);
     for pixel in 0..w.out_pixels() {
-        let (ow, oh) = (
-            pixel % w.out_width(),
-            pixel / w.out_width() % w.out_height(),
-        );
+        let (ow, oh) = (pixel % w.out_width(), pixel / w.out_width() % w.out_height());
         let image = pixel / w.out_width() / w.out_height();
         for tap in 0..w.kernel[0] * w.kernel[1] {
             let ih = oh * w.stride[0] + tap / w.kernel[1];

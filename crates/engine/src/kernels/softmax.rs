@@ -19,11 +19,10 @@ impl Kernel for Softmax {
         let x = call.read(0);
         let rows = rows_per_task(self.cols);
         let elements = rows * self.cols.max(1);
-        call.threads
-            .chunks_mut(call.write(0), elements, &|task, y| {
-                let start = task * rows * self.cols;
-                softmax_rows(self, task * rows, &x[start..start + y.len()], y);
-            });
+        call.threads.chunks_mut(call.write(0), elements, &|task, y| {
+            let start = task * rows * self.cols;
+            softmax_rows(self, task * rows, &x[start..start + y.len()], y);
+        });
         Ok(())
     }
 }
@@ -38,11 +37,10 @@ impl Kernel for SoftmaxDx {
         let (y, dy) = (call.read(0), call.read(1));
         let rows = rows_per_task(self.0.cols);
         let elements = rows * self.0.cols.max(1);
-        call.threads
-            .chunks_mut(call.write(0), elements, &|task, dx| {
-                let range = task * elements..task * elements + dx.len();
-                softmax_dx_rows(&self.0, task * rows, &y[range.clone()], &dy[range], dx);
-            });
+        call.threads.chunks_mut(call.write(0), elements, &|task, dx| {
+            let range = task * elements..task * elements + dx.len();
+            softmax_dx_rows(&self.0, task * rows, &y[range.clone()], &dy[range], dx);
+        });
         Ok(())
     }
 }
@@ -129,10 +127,7 @@ mod tests {
         let rows = y.chunks(dims.cols).zip(dy.chunks(dims.cols));
         rows.flat_map(|(y, dy)| {
             let dot: f64 = y.iter().zip(dy).map(|(y, dy)| y * dy).sum();
-            y.iter()
-                .zip(dy)
-                .map(|(y, dy)| y * (dy - dot))
-                .collect::<Vec<_>>()
+            y.iter().zip(dy).map(|(y, dy)| y * (dy - dot)).collect::<Vec<_>>()
         })
         .collect()
     }
@@ -147,9 +142,7 @@ mod tests {
             let dy = random(len, 2);
             let check = || {
                 let y = compute(dims, &[&x], &threads).unwrap().remove(0);
-                let dx = compute(SoftmaxDx(dims), &[&y, &dy], &threads)
-                    .unwrap()
-                    .remove(0);
+                let dx = compute(SoftmaxDx(dims), &[&y, &dy], &threads).unwrap().remove(0);
                 // `x - max` is exact to half a unit of 50, 2e-6; the sum adds a few roundings.
                 assert_close(&y, &reference(&dims, &wide(&x)), 5e-6, 0.0);
                 // The dot product of terms up to 3 is good to a few units; `y` scales it.
@@ -175,11 +168,7 @@ mod tests {
 
     #[test]
     fn masked_scores_get_no_weight() {
-        let dims = Softmax {
-            rows: 2,
-            cols: 3,
-            mask: Mask::Full,
-        };
+        let dims = Softmax { rows: 2, cols: 3, mask: Mask::Full };
         let minus = f32::NEG_INFINITY;
         let x = [1.0, minus, 1.0, minus, minus, minus];
         let y = compute(dims, &[&x], &Threads::new(1)).unwrap().remove(0);

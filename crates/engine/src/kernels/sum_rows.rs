@@ -48,30 +48,19 @@ mod tests {
     use crate::kernels::lanes::tests::portable;
     use crate::kernels::test_data::{assert_close, assert_same_bits, compute, random};
 
-    const SHAPES: [(usize, usize); 8] = [
-        (1, 1),
-        (0, 5),
-        (31, 3),
-        (33, 41),
-        (65, 32),
-        (1024, 300),
-        (5000, 7),
-        (4097, 64),
-    ];
+    const SHAPES: [(usize, usize); 8] =
+        [(1, 1), (0, 5), (31, 3), (33, 41), (65, 32), (1024, 300), (5000, 7), (4097, 64)];
 
     fn run(rows: usize, cols: usize, x: &[f32], threads: &Threads) -> Vec<f32> {
-        compute(SumRows { rows, cols }, &[x], threads)
-            .unwrap()
-            .remove(0)
+        compute(SumRows { rows, cols }, &[x], threads).unwrap().remove(0)
     }
 
     #[test]
     fn sums_match_plain_loops() {
         for (rows, cols) in SHAPES {
             let x = random(rows * cols, 1);
-            let want: Vec<f64> = (0..cols)
-                .map(|c| (0..rows).map(|r| f64::from(x[r * cols + c])).sum())
-                .collect();
+            let want: Vec<f64> =
+                (0..cols).map(|c| (0..rows).map(|r| f64::from(x[r * cols + c])).sum()).collect();
             let threads = Threads::new(1);
             // BLOCK additions of values up to 3 in f32, each rounded to 2^-24 of a sum that stays
             // near 10, and one rounding of the partial sums; every block adds to the error.

@@ -22,11 +22,10 @@ pub(crate) fn map_elements<const N: usize>(
     work: impl Fn([&[f32]; N], &mut [f32]) + Sync,
 ) {
     let xs: [&[f32]; N] = std::array::from_fn(|k| call.read(k));
-    call.threads
-        .chunks_mut(call.write(0), TASK_ELEMENTS, &|task, y| {
-            let start = task * TASK_ELEMENTS;
-            work(xs.map(|x| &x[start..start + y.len()]), y);
-        });
+    call.threads.chunks_mut(call.write(0), TASK_ELEMENTS, &|task, y| {
+        let start = task * TASK_ELEMENTS;
+        work(xs.map(|x| &x[start..start + y.len()]), y);
+    });
 }
 
 /// Calls `work(task, chunk of a, chunk of b)` for chunks of the given lengths, cut in step.
@@ -63,14 +62,7 @@ pub(crate) fn chunks_mut3<A: Send, B: Send, C: Send>(
     let tasks = a.len().div_ceil(a_chunk.max(1));
     assert_eq!(tasks, b.len().div_ceil(b_chunk.max(1)), "outputs in step");
     assert_eq!(tasks, c.len().div_ceil(c_chunk.max(1)), "outputs in step");
-    run_cut(
-        threads,
-        tasks,
-        (a, a_chunk),
-        (b, b_chunk),
-        (c, c_chunk),
-        work,
-    );
+    run_cut(threads, tasks, (a, a_chunk), (b, b_chunk), (c, c_chunk), work);
 }
 
 /// Hands chunk `task` of each output to `work`, for every task.
@@ -108,17 +100,11 @@ mod tests {
     fn outputs_are_cut_in_step() {
         let threads = Threads::new(2);
         let (mut a, mut b, mut c) = (vec![0; 10], vec![0; 5], vec![0; 30]);
-        chunks_mut3(
-            &threads,
-            (&mut a, 4),
-            (&mut b, 2),
-            (&mut c, 12),
-            |task, a, b, c| {
-                a.fill(task + 1);
-                b.fill(task + 1);
-                c.fill(task + 1);
-            },
-        );
+        chunks_mut3(&threads, (&mut a, 4), (&mut b, 2), (&mut c, 12), |task, a, b, c| {
+            a.fill(task + 1);
+            b.fill(task + 1);
+            c.fill(task + 1);
+        });
         assert_eq!(a, [1, 1, 1, 1, 2, 2, 2, 2, 3, 3]);
         assert_eq!(b, [1, 1, 2, 2, 3]);
         assert_eq!(c[..12], [1; 12]);

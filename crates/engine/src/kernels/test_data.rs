@@ -77,12 +77,7 @@ pub(crate) fn compute_in(
             Operand::I64(len) => (DType::I64, len),
             Operand::U8(len) => (DType::U8, len),
         };
-        Tensor {
-            name: String::new(),
-            shape: vec![len],
-            dtype,
-            role: Role::Other,
-        }
+        Tensor { name: String::new(), shape: vec![len], dtype, role: Role::Other }
     });
     let program = Program {
         name: String::new(),
@@ -108,12 +103,7 @@ pub(crate) fn compute_in(
     let spans: Vec<Span> = program.tensors.iter().map(|t| place(t.bytes())).collect();
     let scratch = place(workspace(&op, threads.count()));
     let mut arena = Arena::new(Bytes(end as u64), &mut |_| {}).expect("a test fits in memory");
-    arena
-        .bytes_mut(Span {
-            offset: 0,
-            bytes: end,
-        })
-        .fill(0xFF);
+    arena.bytes_mut(Span { offset: 0, bytes: end }).fill(0xFF);
     for ((tensor, span), values) in program.tensors.iter().zip(&spans).zip(reads) {
         assert_eq!(values.len(), tensor.len(), "{op:?}");
         let bytes = arena.bytes_mut(*span).chunks_exact_mut(tensor.dtype.size());
@@ -137,9 +127,7 @@ pub(crate) fn compute_in(
     let updated = op.updates().iter().map(|&read| node.reads[read]);
     let results = node.writes.iter().copied().chain(updated).map(|id| {
         let tensor = program.tensor(id);
-        let bytes = arena
-            .bytes(spans[id.index()])
-            .chunks_exact(tensor.dtype.size());
+        let bytes = arena.bytes(spans[id.index()]).chunks_exact(tensor.dtype.size());
         let value = |bytes: &[u8]| match tensor.dtype {
             DType::F32 => f32::from_ne_bytes(bytes.try_into().expect("four bytes")),
             DType::I64 => i64::from_ne_bytes(bytes.try_into().expect("eight bytes")) as f32,

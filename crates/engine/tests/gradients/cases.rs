@@ -73,28 +73,21 @@ impl Case {
     }
 
     fn ids(&mut self, name: &str, ids: &[i64]) -> Var {
-        self.b
-            .constant_ids(name, &[ids.len()], ids.to_vec())
-            .unwrap()
+        self.b.constant_ids(name, &[ids.len()], ids.to_vec()).unwrap()
     }
 }
 
 /// Builds a case and compares every gradient.
 #[track_caller]
 fn check(name: &str, build: impl FnOnce(&mut Case) -> Result<Var, ProgramError>) {
-    let mut case = Case {
-        b: Builder::new(name),
-        parameters: vec![],
-    };
+    let mut case = Case { b: Builder::new(name), parameters: vec![] };
     let y = build(&mut case).unwrap();
     let Case { mut b, parameters } = case;
     let init = Init::Normal { std: 1.0 };
     let seed = b.tangent("seed", y.shape(), init).unwrap();
     let gradients = b.vjp(&[(&y, &seed)]).unwrap();
     let mut program = b.finish(&[&y]).unwrap();
-    program
-        .outputs
-        .extend(gradients.pairs().iter().map(|&(_, g)| g));
+    program.outputs.extend(gradients.pairs().iter().map(|&(_, g)| g));
 
     let mut engine = crate::set_up(&program);
     for (var, values) in &parameters {
@@ -109,9 +102,7 @@ fn check(name: &str, build: impl FnOnce(&mut Case) -> Result<Var, ProgramError>)
         })
         .collect();
     for ((var, values), computed) in parameters.iter().zip(computed) {
-        let largest = computed
-            .iter()
-            .fold(1.0, |max: f64, &g| max.max(f64::from(g.abs())));
+        let largest = computed.iter().fold(1.0, |max: f64, &g| max.max(f64::from(g.abs())));
         for (i, &gradient) in computed.iter().enumerate() {
             let mut moved = |by: f32| {
                 let mut values = values.clone();
@@ -120,10 +111,7 @@ fn check(name: &str, build: impl FnOnce(&mut Case) -> Result<Var, ProgramError>)
                 engine.run(CONTEXT).unwrap();
                 let y = engine.read_f32(y.tensor()).unwrap();
                 let seed = engine.read_f32(seed.tensor()).unwrap();
-                let terms = y
-                    .iter()
-                    .zip(seed)
-                    .map(|(&y, &s)| f64::from(y) * f64::from(s));
+                let terms = y.iter().zip(seed).map(|(&y, &s)| f64::from(y) * f64::from(s));
                 terms.sum::<f64>()
             };
             let difference = (moved(STEP) - moved(-STEP)) / (2.0 * f64::from(STEP));
@@ -140,22 +128,14 @@ fn check(name: &str, build: impl FnOnce(&mut Case) -> Result<Var, ProgramError>)
 
 #[test]
 fn convolution() {
-    let options = [
-        ([1, 1], [1, 1], 1),
-        ([2, 2], [1, 1], 1),
-        ([2, 1], [0, 2], 2),
-        ([3, 2], [2, 1], 4),
-    ];
+    let options =
+        [([1, 1], [1, 1], 1), ([2, 2], [1, 1], 1), ([2, 1], [0, 2], 2), ([3, 2], [2, 1], 4)];
     for (stride, padding, groups) in options {
         check(&format!("conv {stride:?} {padding:?} {groups}"), |case| {
             let x = case.normal(&[2, 6, 5, 4]);
             let w = case.normal(&[3, 2, 4 / groups, 8]);
             let bias = case.normal(&[8]);
-            let options = ConvOptions {
-                stride,
-                padding,
-                groups,
-            };
+            let options = ConvOptions { stride, padding, groups };
             case.b.conv("y", &x, &w, Some(&bias), options)
         });
     }
@@ -166,21 +146,14 @@ fn point_convolution_with_stride() {
     check("1×1", |case| {
         let x = case.normal(&[2, 5, 4, 3]);
         let w = case.normal(&[1, 1, 3, 5]);
-        let options = ConvOptions {
-            stride: [2, 2],
-            ..ConvOptions::default()
-        };
+        let options = ConvOptions { stride: [2, 2], ..ConvOptions::default() };
         case.b.conv("y", &x, &w, None, options)
     });
 }
 
 #[test]
 fn pooling() {
-    let options = PoolOptions {
-        kernel: [3, 2],
-        stride: [2, 1],
-        padding: [1, 1],
-    };
+    let options = PoolOptions { kernel: [3, 2], stride: [2, 1], padding: [1, 1] };
     check("max", |case| {
         let x = case.spaced(&[2, 5, 4, 3]);
         case.b.max_pool("y", &x, options)
@@ -217,11 +190,7 @@ fn products() {
 fn products_of_heads() {
     let layouts = [Heads::Outer, Heads::Interleaved];
     let stored = |heads, rows, cols, transposed| {
-        let (rows, cols) = if transposed {
-            (cols, rows)
-        } else {
-            (rows, cols)
-        };
+        let (rows, cols) = if transposed { (cols, rows) } else { (rows, cols) };
         match heads {
             Heads::Outer => [2, 3, rows, cols],
             Heads::Interleaved => [2, rows, 3, cols],
@@ -233,11 +202,8 @@ fn products_of_heads() {
         check(&format!("heads {choice:05b}"), |case| {
             let a = case.normal(&stored(layout(0), 4, 2, bit(3)));
             let b = case.normal(&stored(layout(1), 2, 5, bit(4)));
-            let operand = |var, k: usize| HeadOperand {
-                var,
-                heads: layout(k),
-                transposed: bit(k + 3),
-            };
+            let operand =
+                |var, k: usize| HeadOperand { var, heads: layout(k), transposed: bit(k + 3) };
             let (a, b) = (operand(&a, 0), operand(&b, 1));
             case.b.head_matmul("y", a, b, layout(2), 0.7)
         });
@@ -290,10 +256,7 @@ fn batch_norm_with_two_gradients() {
             let state = batch_norm_state(case, 4);
             let then = if relu { Then::Relu } else { Then::Nothing };
             let y = case.b.batch_norm("bn", &x, &state, then)?;
-            let (p, q) = (
-                case.b.scale("p", &y, 2.0)?,
-                case.b.gelu("q", &y, GeluKind::Erf)?,
-            );
+            let (p, q) = (case.b.scale("p", &y, 2.0)?, case.b.gelu("q", &y, GeluKind::Erf)?);
             case.b.add("y", &p, &q)
         });
     }
@@ -395,22 +358,13 @@ fn attention() {
         let parts = case.b.split("parts", &projected, 3)?;
         let by_head = |b: &Builder, x: &Var| b.reshape(x, &[2, 4, 2, 3]);
         let [q, k, v] = [0, 1, 2].map(|i| by_head(&case.b, &parts[i]).unwrap());
-        let operand = |var, transposed| HeadOperand {
-            var,
-            heads: Heads::Interleaved,
-            transposed,
-        };
+        let operand = |var, transposed| HeadOperand { var, heads: Heads::Interleaved, transposed };
         let (q, k) = (operand(&q, false), operand(&k, true));
         let scores = case.b.head_matmul("scores", q, k, Heads::Outer, 0.6)?;
         let weights = case.b.softmax("weights", &scores, Mask::Causal)?;
         let dropped = case.b.dropout("dropped", &weights, 0.2)?;
-        let weights = HeadOperand {
-            var: &dropped,
-            heads: Heads::Outer,
-            transposed: false,
-        };
+        let weights = HeadOperand { var: &dropped, heads: Heads::Outer, transposed: false };
         let v = operand(&v, false);
-        case.b
-            .head_matmul("context", weights, v, Heads::Interleaved, 1.0)
+        case.b.head_matmul("context", weights, v, Heads::Interleaved, 1.0)
     });
 }

@@ -43,14 +43,8 @@ impl TensorFile {
     /// # Errors
     /// If it cannot be read, or its header does not describe it to the last byte.
     pub fn open(path: &Path) -> Result<TensorFile, WeightsError> {
-        let io = |source| WeightsError::Read {
-            path: path.to_owned(),
-            source,
-        };
-        let damaged = |why: String| WeightsError::Format {
-            path: path.to_owned(),
-            why,
-        };
+        let io = |source| WeightsError::Read { path: path.to_owned(), source };
+        let damaged = |why: String| WeightsError::Format { path: path.to_owned(), why };
         let file = open_file(path).map_err(io)?;
         let end = file.metadata().map_err(io)?.len();
         let mut file = BufReader::with_capacity(BUFFER, file);
@@ -61,9 +55,7 @@ impl TensorFile {
         file.read_exact(&mut length).map_err(io)?;
         let length = u64::from_le_bytes(length);
         if length > LARGEST_HEADER || length > end - 8 {
-            return Err(damaged(format!(
-                "a header of {length} bytes in {end} bytes"
-            )));
+            return Err(damaged(format!("a header of {length} bytes in {end} bytes")));
         }
         // Unlike a vector of that size, this is an error where there is no memory.
         let mut header = Vec::new();
@@ -74,17 +66,9 @@ impl TensorFile {
         let start = 8 + length;
         let needed = start + header.data_len() as u64;
         if end != needed {
-            return Err(damaged(format!(
-                "it has {end} bytes, but its header speaks of {needed}"
-            )));
+            return Err(damaged(format!("it has {end} bytes, but its header speaks of {needed}")));
         }
-        Ok(TensorFile {
-            path: path.to_owned(),
-            file,
-            header,
-            start,
-            end,
-        })
+        Ok(TensorFile { path: path.to_owned(), file, header, start, end })
     }
 
     /// A text of the header's metadata.
@@ -105,10 +89,8 @@ impl TensorFile {
     /// # Errors
     /// If it cannot be read, or has no checksum, or another.
     pub fn verify(&mut self) -> Result<(), WeightsError> {
-        let damaged = |file: &TensorFile, why: String| WeightsError::Format {
-            path: file.path.clone(),
-            why,
-        };
+        let damaged =
+            |file: &TensorFile, why: String| WeightsError::Format { path: file.path.clone(), why };
         let values = self.end - CHECKSUM_BYTES as u64;
         let sum = self.header.info(CHECKSUM).filter(|info| {
             info.dtype == Dtype::U8 && self.start + info.data_offsets.0 as u64 == values
@@ -204,10 +186,7 @@ impl TensorFile {
     }
 
     fn unreadable(&self, source: io::Error) -> WeightsError {
-        WeightsError::Read {
-            path: self.path.clone(),
-            source,
-        }
+        WeightsError::Read { path: self.path.clone(), source }
     }
 }
 
@@ -247,32 +226,20 @@ pub fn write_tensors<'v>(
         }
         out.flush()
     };
-    replace_file(path, write).map_err(|source| WeightsError::Write {
-        path: path.to_owned(),
-        source,
-    })
+    replace_file(path, write)
+        .map_err(|source| WeightsError::Write { path: path.to_owned(), source })
 }
 
 /// All that stands before the values.
 fn header(note: Option<(&str, String)>, tensors: &[Stored], checksum: bool) -> io::Result<Vec<u8>> {
     let own = tensors.iter();
-    let own = own.map(|tensor| {
-        (
-            tensor.name.clone(),
-            tensor.file_type(),
-            tensor.shape.clone(),
-        )
-    });
+    let own = own.map(|tensor| (tensor.name.clone(), tensor.file_type(), tensor.shape.clone()));
     let sum = (CHECKSUM.to_owned(), Dtype::U8, vec![CHECKSUM_BYTES]);
     let mut end = 0;
     let entry = |(name, dtype, shape): (String, Dtype, Vec<usize>)| {
         let start = end;
         end += shape.iter().product::<usize>() * dtype.bitsize() / 8;
-        let info = TensorInfo {
-            dtype,
-            shape,
-            data_offsets: (start, end),
-        };
+        let info = TensorInfo { dtype, shape, data_offsets: (start, end) };
         (name, info)
     };
     let entries = own.chain(checksum.then_some(sum)).map(entry).collect();
@@ -293,10 +260,7 @@ struct Summed<'f> {
 
 impl Summed<'_> {
     fn new(file: &mut File) -> Summed<'_> {
-        Summed {
-            file,
-            sum: crc32fast::Hasher::new(),
-        }
+        Summed { file, sum: crc32fast::Hasher::new() }
     }
 }
 

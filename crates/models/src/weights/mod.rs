@@ -198,11 +198,7 @@ impl Stored {
         let expected = self.shape.iter().product::<usize>() * self.dtype.size();
         match found == expected {
             true => Ok(()),
-            false => Err(WeightsError::Values {
-                name: self.name.clone(),
-                expected,
-                found,
-            }),
+            false => Err(WeightsError::Values { name: self.name.clone(), expected, found }),
         }
     }
 

@@ -95,27 +95,15 @@ pub enum ActivationPlanError {
         "activation {name}: ranks must satisfy created <= last forward use < first backward use <= \
          last backward use < {ranks}, found {found:?}"
     )]
-    Ranks {
-        name: String,
-        ranks: usize,
-        found: [usize; 4],
-    },
+    Ranks { name: String, ranks: usize, found: [usize; 4] },
     #[error("activation {name}: source {source_row} is not in the list of {count}")]
-    Source {
-        name: String,
-        source_row: usize,
-        count: usize,
-    },
+    Source { name: String, source_row: usize, count: usize },
     #[error(
         "activation {name}: {bytes} bytes, and {recompute} to make it again; with the peak and \
          the activations before it that is more than fits in 64 bits; correct the sizes in its row",
         bytes = bytes.get(), recompute = recompute.get()
     )]
-    SizeOverflow {
-        name: String,
-        bytes: Bytes,
-        recompute: Bytes,
-    },
+    SizeOverflow { name: String, bytes: Bytes, recompute: Bytes },
     #[error("{times} run times, but {peaks} peaks: there must be one of each for each rank")]
     Ragged { times: usize, peaks: usize },
 }
@@ -151,18 +139,10 @@ fn check(profile: &ActivationLevel) -> Result<(), ActivationPlanError> {
         let found = [a.created, a.last_forward, a.first_backward, a.last_backward];
         let ordered = found[0] <= found[1] && found[1] < found[2] && found[2] <= found[3];
         if !ordered || found[3] >= times {
-            return Err(ActivationPlanError::Ranks {
-                name: a.name.clone(),
-                ranks: times,
-                found,
-            });
+            return Err(ActivationPlanError::Ranks { name: a.name.clone(), ranks: times, found });
         }
         if let Some(&source_row) = a.sources.iter().find(|&&s| s >= count) {
-            return Err(ActivationPlanError::Source {
-                name: a.name.clone(),
-                source_row,
-                count,
-            });
+            return Err(ActivationPlanError::Source { name: a.name.clone(), source_row, count });
         }
     }
     check_sizes(profile)
@@ -175,13 +155,11 @@ fn check_sizes(profile: &ActivationLevel) -> Result<(), ActivationPlanError> {
     let mut sum = peak.unwrap_or(Bytes::ZERO);
     for a in &profile.activations {
         let most = a.bytes.max(a.recompute_memory);
-        sum = sum
-            .checked_add(most)
-            .ok_or_else(|| ActivationPlanError::SizeOverflow {
-                name: a.name.clone(),
-                bytes: a.bytes,
-                recompute: a.recompute_memory,
-            })?;
+        sum = sum.checked_add(most).ok_or_else(|| ActivationPlanError::SizeOverflow {
+            name: a.name.clone(),
+            bytes: a.bytes,
+            recompute: a.recompute_memory,
+        })?;
     }
     Ok(())
 }
@@ -274,9 +252,7 @@ impl<'p> Scheduler<'p> {
         self.channel.take(time, a.first_backward, transfer);
         self.remove(a.bytes, a.last_forward + 1..transfer.starts);
         self.overhead += transfer.overhead;
-        self.choices[i] = Choice::Swap {
-            starts: transfer.starts,
-        };
+        self.choices[i] = Choice::Swap { starts: transfer.starts };
         self.table.keep(i);
     }
 
@@ -348,10 +324,7 @@ mod tests {
         // nothing; b frees 6 at ranks 2 and 3. Then the peak is 118, at rank 4 with b's scratch of
         // 2.
         let plan = plan_activations(&profile(), Bytes(118), false).expect("fits");
-        assert_eq!(
-            plan.choices,
-            [Choice::Keep, Choice::Recompute, Choice::Recompute]
-        );
+        assert_eq!(plan.choices, [Choice::Keep, Choice::Recompute, Choice::Recompute]);
         assert_eq!((plan.peak_before, plan.peak), (Bytes(120), Bytes(118)));
         assert_eq!(plan.overhead, Micros(3.0));
     }

@@ -119,10 +119,7 @@ mod tests {
             let order = order(&graph, &activations, &dropped).expect("all may run again");
             order.iter().map(|&n| graph.node(n).name.clone()).collect()
         };
-        assert_eq!(
-            names([false; 4]),
-            ["f0", "f1", "f2", "f3", "b3", "b2", "b1", "b0"]
-        );
+        assert_eq!(names([false; 4]), ["f0", "f1", "f2", "f3", "b3", "b2", "b1", "b0"]);
         assert_eq!(
             names([false, true, false, false]),
             ["f0", "f1", "f2", "f3", "b3", "b2", "f1", "b1", "b0"]
@@ -130,9 +127,7 @@ mod tests {
         // f2 is made from f1, which is dropped too: f1 runs for it, is forgotten, and runs again.
         assert_eq!(
             names([false, true, true, false]),
-            [
-                "f0", "f1", "f2", "f3", "b3", "f1", "f2", "b2", "f1", "b1", "b0"
-            ]
+            ["f0", "f1", "f2", "f3", "b3", "f1", "f2", "b2", "f1", "b1", "b0"]
         );
     }
 }

@@ -80,11 +80,7 @@ fn draft(graph: &Graph, budget: Bytes, _: &Options, watch: &mut dyn Watch) -> Dr
             (lowest, lowest_peak) = (order, peak);
         }
     }
-    Draft {
-        work: rounds,
-        stopped,
-        ..Draft::of_order(graph, &lowest)
-    }
+    Draft { work: rounds, stopped, ..Draft::of_order(graph, &lowest) }
 }
 
 fn peak(graph: &Graph, order: &[NodeId]) -> Bytes {

@@ -28,10 +28,7 @@ pub(super) struct Transfer {
 
 impl Channel {
     pub(super) fn new(run_time: &[Micros], backward: usize) -> Channel {
-        Channel {
-            free: run_time.iter().map(|t| t.get()).collect(),
-            backward,
-        }
+        Channel { free: run_time.iter().map(|t| t.get()).collect(), backward }
     }
 
     /// A recomputation runs before position `at`, and hides transfers too.
@@ -54,10 +51,7 @@ impl Channel {
             starts -= 1;
             left -= self.free[starts].min(left);
         }
-        Transfer {
-            overhead: Micros(left),
-            starts,
-        }
+        Transfer { overhead: Micros(left), starts }
     }
 
     /// Takes the channel for that transfer.

@@ -63,9 +63,7 @@ impl Table {
                 false => State::Settled,
             },
         };
-        Table {
-            rows: entries.into_iter().map(row).collect(),
-        }
+        Table { rows: entries.into_iter().map(row).collect() }
     }
 
     /// The candidate with the highest `recompute_ratio`; the lower id where two are equal.

@@ -37,11 +37,7 @@ pub(crate) struct Found {
 
 impl Found {
     pub(crate) fn of(sequence: &Sequence) -> Found {
-        Found {
-            order: sequence.order(),
-            peak: sequence.peak(),
-            time: sequence.time(),
-        }
+        Found { order: sequence.order(), peak: sequence.peak(), time: sequence.time() }
     }
 
     pub(crate) fn of_order(problem: &Problem, order: &[u32]) -> Found {
@@ -399,9 +395,7 @@ impl<'m> Annealer<'m> {
         if anchor == run || self.sequence.slot_of(anchor) > high {
             return false;
         }
-        let before = (0..self.sequence.slot_of(anchor))
-            .rev()
-            .find_map(|p| self.sequence.run_in(p));
+        let before = (0..self.sequence.slot_of(anchor)).rev().find_map(|p| self.sequence.run_in(p));
         if before == Some(run) {
             return false;
         }
@@ -428,11 +422,7 @@ mod tests {
         for budget in [60, 80, 110] {
             let sequence = Sequence::new(&problem, &problem.natural);
             let mut annealer = Annealer::new(sequence, budget, 1);
-            let schedule = Schedule {
-                work: 20_000,
-                hot: 1.0,
-                cold: 0.01,
-            };
+            let schedule = Schedule { work: 20_000, hot: 1.0, cold: 0.01 };
             let found = annealer.run(&schedule, &mut |_, _| false);
             let edited = &annealer.sequence;
             let loaded = Sequence::new(&problem, &edited.order());
@@ -454,19 +444,14 @@ mod tests {
     fn spreading_the_slots_again_counts() {
         let n = 4000;
         let name = |i: u32| format!("f{i}");
-        let mut nodes: Vec<_> = (1..=n)
-            .map(|i| node(&name(i), Phase::Forward, &[0], &[i]))
-            .collect();
+        let mut nodes: Vec<_> =
+            (1..=n).map(|i| node(&name(i), Phase::Forward, &[0], &[i])).collect();
         let all: Vec<u32> = (1..=n).collect();
         nodes.push(node("sink", Phase::Forward, &all, &[n + 1]));
         let graph = Graph::new(parts(&vec![10; n as usize + 1], nodes)).expect("a graph");
         let problem = Problem::new(&graph, &needed_nodes(&graph));
         let mut annealer = Annealer::new(Sequence::new(&problem, &problem.natural), 1, 1);
-        let schedule = Schedule {
-            work: 400_000,
-            hot: 1.0,
-            cold: 0.01,
-        };
+        let schedule = Schedule { work: 400_000, hot: 1.0, cold: 0.01 };
         let mut asked = 0;
         annealer.run(&schedule, &mut |_, _| {
             asked += 1;

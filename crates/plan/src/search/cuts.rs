@@ -417,9 +417,7 @@ mod tests {
         assert_eq!(natural.peak, 41);
         let weights = vec![1.0; problem.bytes.len()];
         let mut cutter = Cutter::new(&problem, 32, 1000, false);
-        let found = cutter
-            .cut(&natural, 32, &weights, &|_| false)
-            .expect("a cut");
+        let found = cutter.cut(&natural, 32, &weights, &|_| false).expect("a cut");
         (names(&graph, &found.order), found.peak)
     }
 

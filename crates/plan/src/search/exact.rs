@@ -106,10 +106,7 @@ struct Space<'m> {
 
 impl<'m> Space<'m> {
     fn new(problem: &'m Problem) -> Option<Space<'m>> {
-        let written = problem
-            .natural
-            .iter()
-            .flat_map(|&v| problem.writes.of(v as usize));
+        let written = problem.natural.iter().flat_map(|&v| problem.writes.of(v as usize));
         let mut storages: Vec<u32> = written.copied().collect();
         storages.sort_by_key(|&s| (-problem.bytes[s as usize], s));
         let mut bit = vec![None; problem.bytes.len()];
@@ -151,24 +148,15 @@ impl<'m> Space<'m> {
                     .fold(0, |a, b| a | b),
             })
             .collect();
-        let kept: Vec<u32> = storages
-            .iter()
-            .copied()
-            .filter(|&s| problem.kept[s as usize])
-            .collect();
-        let must_done = problem
-            .natural
-            .iter()
-            .filter(|&&v| problem.targets[v as usize]);
+        let kept: Vec<u32> =
+            storages.iter().copied().filter(|&s| problem.kept[s as usize]).collect();
+        let must_done = problem.natural.iter().filter(|&&v| problem.targets[v as usize]);
         Some(Space {
             problem,
             must_live: mask(&kept),
             must_done: must_done.map(|&v| mark[v as usize]).sum(),
             start: mask(problem.writes.of(problem.source)),
-            bytes: storages
-                .iter()
-                .map(|&s| problem.bytes[s as usize])
-                .collect(),
+            bytes: storages.iter().map(|&s| problem.bytes[s as usize]).collect(),
             moves,
         })
     }
@@ -188,10 +176,7 @@ impl<'m> Space<'m> {
             ran: self.problem.source as u32,
         }];
         let mut cheapest: HashMap<State, f64> = HashMap::from([((self.start, 0), 0.0)]);
-        let mut queue = BinaryHeap::from([Entry {
-            cost: 0.0,
-            index: 0,
-        }]);
+        let mut queue = BinaryHeap::from([Entry { cost: 0.0, index: 0 }]);
         let mut steps = 0;
         while let Some(Entry { cost, index }) = queue.pop() {
             let (live, done) = reached[index].state;
@@ -215,16 +200,8 @@ impl<'m> Space<'m> {
                     steps += 1;
                     if cost < *known {
                         *known = cost;
-                        queue.push(Entry {
-                            cost,
-                            index: reached.len(),
-                        });
-                        reached.push(Reached {
-                            state,
-                            cost,
-                            from: index,
-                            ran: m.node,
-                        });
+                        queue.push(Entry { cost, index: reached.len() });
+                        reached.push(Reached { state, cost, from: index, ran: m.node });
                     }
                     steps < MOST_STEPS && reached.len() < MOST_STATES
                 };

@@ -270,10 +270,7 @@ impl<'m> Machine<'m> {
             }
         } else if self.can_drop(s) {
             let score = self.score(s);
-            self.heap.push(Candidate {
-                score,
-                storage: s as u32,
-            });
+            self.heap.push(Candidate { score, storage: s as u32 });
             if self.heap.len() > STALE * self.live.len() {
                 self.clear_stale();
             }
@@ -286,10 +283,7 @@ impl<'m> Machine<'m> {
         let storages = (0..self.live.len()).filter(is_candidate);
         let candidates = storages
             .filter(|&s| !self.problem.kept[s])
-            .map(|s| Candidate {
-                score: self.score(s),
-                storage: s as u32,
-            });
+            .map(|s| Candidate { score: self.score(s), storage: s as u32 });
         self.heap = candidates.collect();
     }
 
@@ -416,10 +410,7 @@ mod tests {
         let problem = Problem::new(&graph, &needed_nodes(&graph));
         let order =
             first(&problem, &problem.natural, budget, 1.0, 8, &|_| false).expect("a sequence");
-        (
-            names(&graph, &order),
-            Found::of_order(&problem, &order).peak,
-        )
+        (names(&graph, &order), Found::of_order(&problem, &order).peak)
     }
 
     /// `c` makes 10 bytes, from which `p` and `q` make 10 each for `v`. In between `m` makes 30,

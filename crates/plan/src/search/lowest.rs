@@ -127,12 +127,7 @@ mod tests {
             let before = activations[i as usize];
             activations.push(add(format!("f{i}"), Phase::Forward, &[before], 10));
         }
-        let mut gradient = add(
-            "loss".into(),
-            Phase::Backward,
-            &[activations[n as usize]],
-            10,
-        );
+        let mut gradient = add("loss".into(), Phase::Backward, &[activations[n as usize]], 10);
         let mut outputs = Vec::new();
         for (i, pair) in activations.windows(2).enumerate().rev() {
             let through = [gradient, pair[1]];

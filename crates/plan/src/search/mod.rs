@@ -113,10 +113,7 @@ fn signed(bytes: Bytes) -> i64 {
 fn finished(problem: &Problem, best: &Found, work: u64, stopped: bool) -> Draft {
     let runs = best.order.iter().filter(|&&v| v as usize != problem.source);
     Draft {
-        schedule: runs
-            .map(|&v| Step::Run(NodeId(v)))
-            .collect::<Vec<_>>()
-            .into(),
+        schedule: runs.map(|&v| Step::Run(NodeId(v))).collect::<Vec<_>>().into(),
         time_bound: Micros(problem.least_time()),
         is_bound_best: false,
         work,
@@ -301,8 +298,7 @@ impl<'a, 'w> Search<'a, 'w> {
         }
         self.starts.push(found);
         self.starts.sort_by(|a, b| a.rank(b, self.limit));
-        self.starts
-            .dedup_by(|a, b| a.peak == b.peak && a.time == b.time);
+        self.starts.dedup_by(|a, b| a.peak == b.peak && a.time == b.time);
         self.starts.truncate(STARTS);
     }
 
@@ -339,11 +335,7 @@ impl<'a, 'w> Search<'a, 'w> {
             return start.clone();
         }
         let mean = self.problem.least_time() / self.problem.natural.len() as f64;
-        let schedule = Schedule {
-            work,
-            hot: hot * mean,
-            cold: COLD * mean,
-        };
+        let schedule = Schedule { work, hot: hot * mean, cold: COLD * mean };
         let sequence = Sequence::new(self.problem, &start.order);
         let mut annealer = Annealer::new(sequence, self.limit, seed);
         let found = annealer.run(&schedule, &mut |done, found| {
@@ -374,11 +366,7 @@ impl<'a, 'w> Search<'a, 'w> {
 /// A short annealing at the lowest temperature.
 fn polish(problem: &Problem, start: &Found, limit: i64, work: u64) -> Found {
     let mean = problem.least_time() / problem.natural.len() as f64;
-    let schedule = Schedule {
-        work,
-        hot: HOT[0] * mean,
-        cold: COLD * mean,
-    };
+    let schedule = Schedule { work, hot: HOT[0] * mean, cold: COLD * mean };
     let sequence = Sequence::new(problem, &start.order);
     Annealer::new(sequence, limit, POLISH_SEED).run(&schedule, &mut |_, _| false)
 }

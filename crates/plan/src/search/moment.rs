@@ -79,9 +79,7 @@ impl<'m> Moment<'m> {
                 }
             }
         }
-        let reads = again
-            .iter()
-            .map(|&(w, _)| problem.reads.of(w as usize).len());
+        let reads = again.iter().map(|&(w, _)| problem.reads.of(w as usize).len());
         let arcs = storages.len() + forced + again.len() + reads.sum::<usize>();
         let mut network = Network::new(count, arcs, most_arcs);
         let mut priced = Vec::with_capacity(storages.len());

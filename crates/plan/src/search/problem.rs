@@ -32,10 +32,7 @@ pub(crate) struct Lists {
 impl Lists {
     /// Without any list.
     fn empty() -> Lists {
-        Lists {
-            start: vec![0],
-            items: Vec::new(),
-        }
+        Lists { start: vec![0], items: Vec::new() }
     }
 
     pub(crate) fn new(lists: impl IntoIterator<Item = Vec<u32>>) -> Lists {
@@ -157,17 +154,10 @@ impl Problem {
         let (not_after, not_before) = overwrites(graph, needed);
         let readers = graph.storage_ids().map(|s| match constant(s) {
             true => Vec::new(),
-            false => graph
-                .readers(s)
-                .iter()
-                .filter(|n| runs(**n))
-                .map(|n| n.0)
-                .collect(),
+            false => graph.readers(s).iter().filter(|n| runs(**n)).map(|n| n.0).collect(),
         });
-        let mut kept: Vec<bool> = graph
-            .storage_ids()
-            .map(|s| persists(&s) && runs(graph.writer(s)))
-            .collect();
+        let mut kept: Vec<bool> =
+            graph.storage_ids().map(|s| persists(&s) && runs(graph.writer(s))).collect();
         for &s in graph.outputs() {
             kept[s.index()] |= !constant(s);
         }
@@ -209,9 +199,7 @@ impl Problem {
                 .map(|s| super::signed(graph.storage(s).bytes))
                 .sum(),
             source,
-            natural: std::iter::once(source as u32)
-                .chain(natural.map(|n| n.0))
-                .collect(),
+            natural: std::iter::once(source as u32).chain(natural.map(|n| n.0)).collect(),
             banned,
         }
     }
@@ -237,10 +225,7 @@ impl Problem {
         // with what it reads.
         let mut live = self.kept.clone();
         let sizes = live.iter().zip(&self.bytes);
-        let mut now = self.base
-            + sizes
-                .map(|(&live, bytes)| i64::from(live) * bytes)
-                .sum::<i64>();
+        let mut now = self.base + sizes.map(|(&live, bytes)| i64::from(live) * bytes).sum::<i64>();
         let mut during = vec![0; order.len()];
         for (&v, during) in order.iter().zip(&mut during).rev() {
             let (reads, writes) = (self.reads.of(v as usize), self.writes.of(v as usize));

@@ -26,12 +26,7 @@ impl<'w> Pulse<'w> {
     pub(crate) fn new(watch: &'w mut dyn Watch) -> Pulse<'w> {
         Pulse {
             watch: RefCell::new(watch),
-            progress: Cell::new(Progress {
-                done: 0,
-                total: 0,
-                best: None,
-                lowest: Bytes::ZERO,
-            }),
+            progress: Cell::new(Progress { done: 0, total: 0, best: None, lowest: Bytes::ZERO }),
             since: Cell::new(0),
             stopped: Cell::new(false),
         }

@@ -86,8 +86,7 @@ impl<'m> Greedy<'m> {
     fn offer(&mut self, v: u32) {
         let added = self.added(v as usize);
         let since = self.since[v as usize];
-        self.heap
-            .push((std::cmp::Reverse(added), since, std::cmp::Reverse(v)));
+        self.heap.push((std::cmp::Reverse(added), since, std::cmp::Reverse(v)));
     }
 
     /// `v` may run from now on.
@@ -145,23 +144,16 @@ mod tests {
     #[test]
     fn branches_go_one_after_the_other() {
         let mut parts = chain(1).into_parts();
-        let storage = |bytes, role| Storage {
-            bytes: Bytes(bytes),
-            role,
-        };
+        let storage = |bytes, role| Storage { bytes: Bytes(bytes), role };
         parts.storages = vec![storage(1, Role::Input)];
-        parts
-            .storages
-            .extend(vec![storage(100, Role::Activation); 3]);
+        parts.storages.extend(vec![storage(100, Role::Activation); 3]);
         parts.storages.extend(vec![storage(1, Role::Other); 3]);
         parts.nodes = vec![node("x", Phase::Input, &[], &[0])];
         for i in 1..4 {
             parts.nodes.push(node("large", Phase::Forward, &[0], &[i]));
         }
         for i in 1..4 {
-            parts
-                .nodes
-                .push(node("small", Phase::Forward, &[i], &[i + 3]));
+            parts.nodes.push(node("small", Phase::Forward, &[i], &[i + 3]));
         }
         parts.outputs = (4..7).map(StorageId).collect();
         parts.targets.clear();

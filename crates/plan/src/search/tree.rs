@@ -22,11 +22,7 @@ impl MaxTree {
         for i in (1..size).rev() {
             top[i] = top[2 * i].max(top[2 * i + 1]);
         }
-        MaxTree {
-            size,
-            top,
-            add: vec![0; size],
-        }
+        MaxTree { size, top, add: vec![0; size] }
     }
 
     /// The highest value.

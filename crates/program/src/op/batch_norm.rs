@@ -135,12 +135,7 @@ impl Builder {
                 found: x.rows().to_string(),
             });
         }
-        let norm = BatchNorm {
-            rows: x.rows(),
-            channels,
-            eps: state.eps,
-            tail: then.tail(),
-        };
+        let norm = BatchNorm { rows: x.rows(), channels, eps: state.eps, tail: then.tail() };
         self.batch_norm_nodes(name, x, state, then, norm)
     }
 
@@ -156,12 +151,7 @@ impl Builder {
         let stats = self.forward_one(format!("{name}.stats"), op, &[x], vec![2, norm.channels])?;
         let momentum = state.momentum;
         let op = BatchNormUpdate { norm, momentum };
-        let reads = [
-            &stats,
-            &state.running_mean,
-            &state.running_var,
-            &state.batches,
-        ];
+        let reads = [&stats, &state.running_mean, &state.running_var, &state.batches];
         self.forward(format!("{name}.update"), op, &reads, vec![])?;
         let mut reads = vec![x, &stats, &state.gamma, &state.beta];
         if let Then::AddRelu(residual) = then {
@@ -202,9 +192,7 @@ impl Operation for BatchNormUpdate {
             let [stats, running] = [2, 1].map(|n| Operand::F32(n * op.norm.channels));
             Shapes::new([stats, running, running, Operand::I64(1)], [])
         },
-        effect: Effects::Once {
-            updates: |_| &[1, 2, 3],
-        },
+        effect: Effects::Once { updates: |_| &[1, 2, 3] },
         flops: |_| 0,
         derivative: Derivative::None,
     };

@@ -41,11 +41,7 @@ pub struct ConvOptions {
 
 impl Default for ConvOptions {
     fn default() -> Self {
-        ConvOptions {
-            stride: [1, 1],
-            padding: [0, 0],
-            groups: 1,
-        }
+        ConvOptions { stride: [1, 1], padding: [0, 0], groups: 1 }
     }
 }
 
@@ -95,13 +91,7 @@ impl Builder {
             self.expect_shape(&name, "bias", bias, &[out_channels])?;
             reads.push(bias);
         }
-        let op = Conv {
-            window,
-            in_channels,
-            out_channels,
-            groups,
-            bias: bias.is_some(),
-        };
+        let op = Conv { window, in_channels, out_channels, groups, bias: bias.is_some() };
         self.forward_one(name, op, &reads, window.out_shape(out_channels))
     }
 }
@@ -148,13 +138,7 @@ impl Operation for ConvDw {
 impl Conv {
     /// How many elements `x`, `w` and `y` have.
     fn sizes(&self) -> [usize; 3] {
-        let Conv {
-            window,
-            in_channels,
-            out_channels,
-            groups,
-            ..
-        } = self;
+        let Conv { window, in_channels, out_channels, groups, .. } = self;
         let w = window.kernel[0] * window.kernel[1] * (in_channels / groups) * out_channels;
         let x = window.in_pixels() * in_channels;
         [x, w, window.out_pixels() * out_channels]
@@ -168,10 +152,7 @@ impl Conv {
 
     fn gradient(&self, rule: &mut Rule<'_>) -> Result<(), ProgramError> {
         let (x, weight, dy) = (rule.read(0), rule.read(1), rule.dy());
-        let plain = Conv {
-            bias: false,
-            ..*self
-        };
+        let plain = Conv { bias: false, ..*self };
         if rule.wants(1) {
             rule.emit_for(1, "dw", ConvDw(plain), vec![x, dy])?;
         }

@@ -145,16 +145,6 @@ impl HeadMatmul {
         let [m, n, k] = gradient.sizes;
         let [a, b] = gradient.factors.map(|f| [self.a, self.b, self.c][f]);
         let [transpose_a, transpose_b] = gradient.transposed;
-        HeadMatmul {
-            m,
-            n,
-            k,
-            a,
-            b,
-            c,
-            transpose_a,
-            transpose_b,
-            ..*self
-        }
+        HeadMatmul { m, n, k, a, b, c, transpose_a, transpose_b, ..*self }
     }
 }

@@ -121,10 +121,7 @@ impl Operation for Permute {
 impl Operation for Split {
     const FACTS: Facts<Split> = Facts {
         name: "split",
-        shapes: |op| Shapes {
-            reads: vec![op.whole()],
-            writes: vec![op.part(); op.parts],
-        },
+        shapes: |op| Shapes { reads: vec![op.whole()], writes: vec![op.part(); op.parts] },
         effect: Effects::Pure,
         flops: |_| 0,
         derivative: Derivative::Rule(Split::gradient),
@@ -134,10 +131,7 @@ impl Operation for Split {
 impl Operation for Concat {
     const FACTS: Facts<Concat> = Facts {
         name: "concat",
-        shapes: |Concat(op)| Shapes {
-            reads: vec![op.part(); op.parts],
-            writes: vec![op.whole()],
-        },
+        shapes: |Concat(op)| Shapes { reads: vec![op.part(); op.parts], writes: vec![op.whole()] },
         effect: Effects::Pure,
         flops: |_| 0,
         derivative: Derivative::Rule(Concat::gradient),

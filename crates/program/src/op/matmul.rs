@@ -152,11 +152,7 @@ pub(super) fn gradient_products(
     [m, n, k]: [usize; 3],
     [a_transposed, b_transposed]: [bool; 2],
 ) -> [GradientProduct; 2] {
-    let product = |sizes, factors, transposed| GradientProduct {
-        sizes,
-        factors,
-        transposed,
-    };
+    let product = |sizes, factors, transposed| GradientProduct { sizes, factors, transposed };
     const A: usize = 0;
     const B: usize = 1;
     const DC: usize = 2;
@@ -175,13 +171,6 @@ impl From<GradientProduct> for Matmul {
     fn from(product: GradientProduct) -> Matmul {
         let [m, n, k] = product.sizes;
         let [transpose_a, transpose_b] = product.transposed;
-        Matmul {
-            m,
-            n,
-            k,
-            transpose_a,
-            transpose_b,
-            bias: false,
-        }
+        Matmul { m, n, k, transpose_a, transpose_b, bias: false }
     }
 }

@@ -72,11 +72,7 @@ impl Operation for Sgd {
         shapes: |op| Shapes::f32([op.len, op.len], []).and_read(op.options.momentum != 0.0, op.len),
         effect: Effects::Once {
             updates: |op| {
-                if op.options.momentum == 0.0 {
-                    &[0]
-                } else {
-                    &[0, 2]
-                }
+                if op.options.momentum == 0.0 { &[0] } else { &[0, 2] }
             },
         },
         flops: |_| 0,
@@ -88,9 +84,7 @@ impl Operation for Adam {
     const FACTS: Facts<Adam> = Facts {
         name: "adam",
         shapes: |op| Shapes::f32([op.len; 4], []),
-        effect: Effects::Once {
-            updates: |_| &[0, 2, 3],
-        },
+        effect: Effects::Once { updates: |_| &[0, 2, 3] },
         flops: |_| 0,
         derivative: Derivative::None,
     };
@@ -99,11 +93,7 @@ impl Operation for Adam {
 impl Optimizer {
     /// SGD with momentum 0.9 and without weight decay.
     pub fn sgd(learning_rate: f32) -> Optimizer {
-        Optimizer::Sgd(SgdOptions {
-            learning_rate,
-            momentum: 0.9,
-            weight_decay: 0.0,
-        })
+        Optimizer::Sgd(SgdOptions { learning_rate, momentum: 0.9, weight_decay: 0.0 })
     }
 
     /// Adam with PyTorch's defaults.

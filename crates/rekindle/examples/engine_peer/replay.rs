@@ -34,50 +34,30 @@ fn loaded_engine(request: &Request, model: &Model) -> Outcome<Engine> {
 
 /// Without an optimizer, a step ends with all gradients still there.
 fn record_gradients(request: &Request) -> Outcome<()> {
-    let options = ModelOptions {
-        optimizer: None,
-        dropout: Some(0.0),
-        ..request.options.clone()
-    };
+    let options = ModelOptions { optimizer: None, dropout: Some(0.0), ..request.options.clone() };
     let model = request.build(&options)?;
     let mut engine = loaded_engine(request, &model)?;
     engine.run(Iteration { seed: 0, number: 1 })?;
     let gradients: BTreeMap<StorageId, StorageId> = model.gradients.iter().copied().collect();
     // A buffer has no gradient; its own values take the place.
     let read = |id: StorageId| bytes(&engine, gradients.get(&id).copied().unwrap_or(id));
-    weights::save(
-        &Path::new(request.get("out")?).join("gradients.safetensors"),
-        &model,
-        read,
-    )?;
+    weights::save(&Path::new(request.get("out")?).join("gradients.safetensors"), &model, read)?;
     Ok(())
 }
 
 fn record_training(request: &Request) -> Outcome<()> {
-    let options = ModelOptions {
-        dropout: Some(0.0),
-        ..request.options.clone()
-    };
+    let options = ModelOptions { dropout: Some(0.0), ..request.options.clone() };
     let model = request.build(&options)?;
     let mut engine = loaded_engine(request, &model)?;
     let steps: u64 = request.get("steps")?.parse()?;
     for step in 1..=steps {
-        let peak = engine.run(Iteration {
-            seed: 0,
-            number: step,
-        })?;
-        assert_eq!(
-            peak,
-            engine.predicted(),
-            "the measured peak is the predicted one"
-        );
+        let peak = engine.run(Iteration { seed: 0, number: step })?;
+        assert_eq!(peak, engine.predicted(), "the measured peak is the predicted one");
         println!("{:e}", engine.read_f32(model.loss)?[0]);
     }
-    weights::save(
-        &Path::new(request.get("out")?).join("final.safetensors"),
-        &model,
-        |id| bytes(&engine, id),
-    )?;
+    weights::save(&Path::new(request.get("out")?).join("final.safetensors"), &model, |id| {
+        bytes(&engine, id)
+    })?;
     Ok(())
 }
 
@@ -96,9 +76,7 @@ fn write_data(engine: &mut Engine, model: &Model, path: &Path) -> Outcome<()> {
             )
             .into());
         }
-        engine
-            .bytes_mut(input.tensor)?
-            .copy_from_slice(stored.data());
+        engine.bytes_mut(input.tensor)?.copy_from_slice(stored.data());
     }
     Ok(())
 }

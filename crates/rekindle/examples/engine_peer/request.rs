@@ -24,12 +24,7 @@ impl Request {
                 None => Err(format!("`{word}` is not key=value")),
             })
             .collect::<Result<_, _>>()?;
-        let mut request = Request {
-            model,
-            options: ModelOptions::default(),
-            threads: 1,
-            pairs,
-        };
+        let mut request = Request { model, options: ModelOptions::default(), threads: 1, pairs };
         request.options = ModelOptions {
             batch: request.get("batch")?.parse()?,
             image_size: request.get("image_size")?.parse()?,

@@ -24,10 +24,7 @@ pub(crate) fn run(request: &Request) -> Outcome<()> {
     for (step, line) in (1..).zip(std::io::stdin().lock().lines()) {
         line?;
         let start = Instant::now();
-        engine.run(Iteration {
-            seed: 1,
-            number: step,
-        })?;
+        engine.run(Iteration { seed: 1, number: step })?;
         let seconds = start.elapsed().as_secs_f64();
         writeln!(answers, "{seconds} {}", engine.read_f32(model.loss)?[0])?;
     }

@@ -90,11 +90,7 @@ pub struct NodeRow {
 
 /// Writes the word for a phase.
 fn phase_word<S: Serializer>(phase: &Option<Phase>, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_str(if phase.is_some() {
-        gtype(*phase)
-    } else {
-        "other"
-    })
+    to.serialize_str(if phase.is_some() { gtype(*phase) } else { "other" })
 }
 
 /// A block of bytes.

@@ -48,9 +48,8 @@ impl Page {
         let mut rest = DOCUMENT;
         // Piece by piece, so that braces in the data are never taken for a place.
         for (place, text) in pieces {
-            let (before, after) = rest
-                .split_once(place)
-                .expect("the document has each place, in this order");
+            let (before, after) =
+                rest.split_once(place).expect("the document has each place, in this order");
             html += before;
             html += &text;
             rest = after;

@@ -119,16 +119,12 @@ pub(crate) fn judge(graph: &Graph, schedule: &Schedule) -> Result<Figures, Strin
                 if !state.live.remove(&s) || is_kept {
                     return Err(format!("step {i} frees {s}"));
                 }
-                for until in [
-                    state.leaves.get(&s).copied(),
-                    state.arrives.get(&s).copied(),
-                ] {
+                for until in [state.leaves.get(&s).copied(), state.arrives.get(&s).copied()] {
                     state.wait(until.as_ref());
                 }
                 let later = &schedule.steps[i..];
-                let is_fetched = later
-                    .iter()
-                    .any(|l| matches!(l, Step::Fetch(f) if f.index() == s));
+                let is_fetched =
+                    later.iter().any(|l| matches!(l, Step::Fetch(f) if f.index() == s));
                 if !is_fetched && !at_start.contains(&s) {
                     state.in_store.remove(&s);
                 }
@@ -173,10 +169,7 @@ pub(crate) fn judge(graph: &Graph, schedule: &Schedule) -> Result<Figures, Strin
         }
     }
     let is_gone = |s: &usize| !state.live.contains(s) && !at_start.contains(s);
-    if started
-        .iter()
-        .any(|s| role(*s).is_persistent() && is_gone(s))
-    {
+    if started.iter().any(|s| role(*s).is_persistent() && is_gone(s)) {
         return Err("something persistent is gone".into());
     }
     if graph.outputs().iter().any(|s| is_gone(&s.index())) {
@@ -189,9 +182,8 @@ pub(crate) fn judge(graph: &Graph, schedule: &Schedule) -> Result<Figures, Strin
     if limit.is_some_and(|limit| store_peak > limit.get()) {
         return Err("the store holds too much".into());
     }
-    let updates_ran = graph
-        .node_ids()
-        .all(|n| graph.node(n).updates.is_empty() || runs[n.index()] > 0);
+    let updates_ran =
+        graph.node_ids().all(|n| graph.node(n).updates.is_empty() || runs[n.index()] > 0);
     let is_right = |s: usize| {
         let id = rekindle_graph::StorageId::new(s);
         at_start.contains(&s) || graph.updater(id).is_none() || updated.contains(&s)
@@ -217,9 +209,7 @@ fn transfer(
     bytes: u64,
     not_before: f64,
 ) -> Result<f64, String> {
-    let rates = schedule
-        .store
-        .map(|store| [store.out_rate.get(), store.in_rate.get()]);
+    let rates = schedule.store.map(|store| [store.out_rate.get(), store.in_rate.get()]);
     let (Some(store), Some(rate)) = (schedule.store, rates.map(|r| r[channel])) else {
         return Err("there is no store".into());
     };

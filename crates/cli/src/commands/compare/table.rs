@@ -9,16 +9,7 @@ use crate::summary::percent;
 
 /// Cells under each other, no wider than a terminal of 80 columns.
 fn columns(cells: [&str; 8]) -> String {
-    let [
-        batch,
-        plain_peak,
-        planned_peak,
-        reduction,
-        plain,
-        planned,
-        overhead,
-        predicted,
-    ] = cells;
+    let [batch, plain_peak, planned_peak, reduction, plain, planned, overhead, predicted] = cells;
     format!(
         "{batch:>5} {plain_peak:>11} {planned_peak:>12} {reduction:>9} {plain:>9} {planned:>9} \
          {overhead:>8} {predicted:>9}"
@@ -141,9 +132,7 @@ pub(crate) fn csv(model: &str, strategy: &str, rows: &[Row]) -> String {
             number(row.overhead().map(|o| 100.0 * o)),
             number(planned.map(|p| 100.0 * p.fitted.planned.overhead())),
             count(planned.map(|p| p.fitted.audit.recomputed as u64)),
-            planned
-                .filter(|p| p.checked)
-                .map_or(String::new(), |_| "yes".into()),
+            planned.filter(|p| p.checked).map_or(String::new(), |_| "yes".into()),
             text_cell(&row.remark()),
         ]
     };

@@ -55,9 +55,7 @@ pub(super) fn profile(
     };
     let placed = rekindle::plain(model, options.threads);
     let plain_peak = placed.predicted().live;
-    let limit = arguments
-        .memory_limit
-        .map(|limit| limit.resolve(plain_peak));
+    let limit = arguments.memory_limit.map(|limit| limit.resolve(plain_peak));
     let spill = spill(arguments.spill_dir.as_deref())?;
     let trace = arguments.trace.as_deref();
     let what = format!("profiling {}, batch {size}", arguments.step.model);
@@ -133,10 +131,7 @@ fn write_trace(
     path: Option<&Path>,
 ) -> anyhow::Result<()> {
     let Some(path) = path else { return Ok(()) };
-    let iteration = Iteration {
-        seed: options.seed,
-        number: options.measure.steps() as u64 + 1,
-    };
+    let iteration = Iteration { seed: options.seed, number: options.measure.steps() as u64 + 1 };
     let mut trace = Trace::new();
     engine.run_observed(iteration, &mut trace)?;
     output::write(path, &trace.to_json(engine.layout(), iteration.number))

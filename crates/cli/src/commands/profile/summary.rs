@@ -22,12 +22,7 @@ pub(crate) fn text(profiled: &Profiled) -> String {
     let step = profile.step_time();
     line(
         "model",
-        format!(
-            "{}, batch {}: {} nodes",
-            profile.model,
-            profile.batch_size,
-            profile.nodes.len()
-        ),
+        format!("{}, batch {}: {} nodes", profile.model, profile.batch_size, profile.nodes.len()),
     );
     line("step", format!("{} ({})", show(step), passes(profiled)));
     let peak = &profiled.peak;
@@ -47,21 +42,11 @@ pub(crate) fn text(profiled: &Profiled) -> String {
         );
     }
     let sizes = profile.activations.iter().map(|a| a.memory_size);
-    line(
-        "activations",
-        format!(
-            "{}, {} in all",
-            profile.activations.len(),
-            sizes.sum::<Bytes>()
-        ),
-    );
+    line("activations", format!("{}, {} in all", profile.activations.len(), sizes.sum::<Bytes>()));
     line("", "longest nodes".into());
     for n in top(&profile.nodes, |n| n.run_time.get()) {
         let share = percent(n.run_time.get() / step.get().max(f64::MIN_POSITIVE));
-        line(
-            "",
-            format!("{:>12}  {share:>7}  {}", show(n.run_time), n.name),
-        );
+        line("", format!("{:>12}  {share:>7}  {}", show(n.run_time), n.name));
     }
     for (title, key) in ORDERS {
         out += &activations(title, &top(&profile.activations, key));
@@ -74,9 +59,7 @@ type Order = (&'static str, fn(&ActivationStats) -> f64);
 /// The orders in which the first activations are listed.
 const ORDERS: [Order; 3] = [
     ("size", |a| a.memory_size.get() as f64),
-    ("inactive time", |a| {
-        a.inactive_time.map_or(0.0, Seconds::get)
-    }),
+    ("inactive time", |a| a.inactive_time.map_or(0.0, Seconds::get)),
     ("recompute ratio", |a| a.recompute_ratio.unwrap_or(0.0)),
 ];
 
@@ -86,13 +69,8 @@ fn activations(order: &str, rows: &[&ActivationStats]) -> String {
         let [size, idle, again, ratio, name] = cells;
         format!("{size:>11} {idle:>10} {again:>10} {ratio:>12}  {name}\n")
     };
-    let mut out = columns([
-        "size",
-        "idle",
-        "again in",
-        "ratio",
-        &format!("activations by {order}"),
-    ]);
+    let mut out =
+        columns(["size", "idle", "again in", "ratio", &format!("activations by {order}")]);
     let time = |t: Option<Seconds>| t.map_or("never".into(), show);
     for a in rows {
         let ratio = match a.recompute_ratio {
@@ -126,9 +104,7 @@ pub(crate) fn json(profiled: &Profiled) -> Value {
         .into_iter()
         .map(|n| json!({"name": n.name, "rank": n.rank, "run_time_s": n.run_time.get()}));
     let orders = ORDERS.iter().map(|(title, key)| {
-        let names = top(&profile.activations, *key)
-            .into_iter()
-            .map(json_activation);
+        let names = top(&profile.activations, *key).into_iter().map(json_activation);
         (title.replace(' ', "_"), names.collect())
     });
     json!({

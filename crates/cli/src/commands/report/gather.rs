@@ -45,11 +45,7 @@ pub(super) fn page(found: Folder, folder: &Path) -> anyhow::Result<Page> {
             steps.push(step);
         }
     }
-    let comparisons: Vec<_> = found
-        .comparisons
-        .into_iter()
-        .flat_map(|c| c.content)
-        .collect();
+    let comparisons: Vec<_> = found.comparisons.into_iter().flat_map(|c| c.content).collect();
     for (index, step) in steps.iter().enumerate() {
         if !comparisons.iter().any(|row| row.model == step.model) {
             missing.push(the_comparison(step, index, words[index].as_deref(), folder));
@@ -73,14 +69,8 @@ fn step_of(found: &Found<Graph>, folder: &Folder) -> anyhow::Result<StepReport> 
     let tensors = tensors(graph, &analysis);
     let activations = activations(graph, &model, batch, &analysis, folder);
     let storages: Vec<StorageId> = analysis.activations.iter().map(|a| a.storage).collect();
-    let mut schedules = vec![schedule(
-        "plain".into(),
-        graph,
-        &tensors,
-        &Schedule::plain(graph),
-        None,
-        Vec::new(),
-    )?];
+    let mut schedules =
+        vec![schedule("plain".into(), graph, &tensors, &Schedule::plain(graph), None, Vec::new())?];
     for plan in plans_of(graph, folder) {
         let name = format!("{}, {}", strategy_of(plan), plan.budget);
         let decisions = decision_rows(graph, plan, &storages)?;
@@ -108,12 +98,7 @@ fn plans_of<'f>(graph: &Graph, folder: &'f Folder) -> Vec<&'f Plan> {
     let fits = |plan: &&Plan| {
         plan.check_graph(graph).is_ok() && Timeline::new(graph, &plan.schedule).is_ok()
     };
-    let mut plans: Vec<&Plan> = folder
-        .plans
-        .iter()
-        .map(|p| &p.content)
-        .filter(fits)
-        .collect();
+    let mut plans: Vec<&Plan> = folder.plans.iter().map(|p| &p.content).filter(fits).collect();
     plans.sort_by_key(|plan| strategy_of(plan) != Strategy::SEARCH.name);
     plans
 }
@@ -143,10 +128,7 @@ fn beside(graph: &Graph, folder: &Folder) -> anyhow::Result<Vec<Beside>> {
         if strategy.heeds_budget {
             continue;
         }
-        let options = Options {
-            strategy,
-            ..Options::default()
-        };
+        let options = Options { strategy, ..Options::default() };
         let planned = rekindle_plan::smallest(graph, &options, &mut NoWatch)?;
         if planned.plan.peak < plain {
             beside.push(point(strategy, &planned.plan));
@@ -211,11 +193,7 @@ fn activations(
         None => vec![None; analysis.activations.len()],
     };
     let peaks = node_peaks(graph);
-    let measured = Measured {
-        device: "",
-        peak_mem: &peaks,
-        swap_times: &swap_times,
-    };
+    let measured = Measured { device: "", peak_mem: &peaks, swap_times: &swap_times };
     let profile = Profile::new(model, batch.unwrap_or(0), graph, &measured);
     profile.activations.iter().map(activation_row).collect()
 }
@@ -262,14 +240,9 @@ fn is_profile_of(nodes: &[NodeStats], step: &StepReport) -> bool {
 /// What the two tables of a profile tell.
 fn step_without_graph(nodes: &Found<Vec<NodeStats>>, folder: &Folder) -> StepReport {
     let (model, batch) = model_and_batch(&nodes.path, "");
-    let twin = nodes
-        .path
-        .to_string_lossy()
-        .replace("node_stats", "activation_stats");
+    let twin = nodes.path.to_string_lossy().replace("node_stats", "activation_stats");
     let mut tables = folder.activations.iter();
-    let rows = tables
-        .find(|a| a.path.to_string_lossy() == twin)
-        .map(|a| &a.content);
+    let rows = tables.find(|a| a.path.to_string_lossy() == twin).map(|a| &a.content);
     let node = |n: &NodeStats| NodeRow {
         name: n.name.clone(),
         op: n.kind.name().into(),
@@ -305,15 +278,11 @@ pub(super) fn model_and_batch(path: &Path, graph: &str) -> (String, Option<usize
     let stem = file.split('.').next().unwrap_or_default();
     let split = |text: &str, mark: &str| {
         let (model, rest) = text.rsplit_once(mark)?;
-        let digits = rest
-            .find(|c: char| !c.is_ascii_digit())
-            .unwrap_or(rest.len());
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
         Some((model.to_owned(), Some(rest[..digits].parse().ok()?)))
     };
     let fallback = if graph.is_empty() { stem } else { graph };
-    split(stem, "_bs")
-        .or_else(|| split(graph, "-b"))
-        .unwrap_or((fallback.into(), None))
+    split(stem, "_bs").or_else(|| split(graph, "-b")).unwrap_or((fallback.into(), None))
 }
 
 #[cfg(test)]
@@ -330,19 +299,9 @@ mod tests {
 
     #[test]
     fn a_step_is_named_by_its_file_or_its_graph() {
-        check(
-            "d/resnet152_bs4.graph.json",
-            "other-b9",
-            "resnet152",
-            Some(4),
-        );
+        check("d/resnet152_bs4.graph.json", "other-b9", "resnet152", Some(4));
         check("d/graph.json", "bert-base-b16-s128", "bert-base", Some(16));
-        check(
-            "d/profiler_stats_my_net_bs8_node_stats.csv",
-            "",
-            "my_net",
-            Some(8),
-        );
+        check("d/profiler_stats_my_net_bs8_node_stats.csv", "", "my_net", Some(8));
         check("d/graph.json", "step", "step", None);
         check("d/graph.json", "", "graph", None);
     }
@@ -379,14 +338,8 @@ mod tests {
             plan("step", None, 4.0),
             plan("other", None, 5.0),
         ];
-        let folder = Folder {
-            plans,
-            ..Folder::default()
-        };
-        let times: Vec<f64> = plans_of(&graph, &folder)
-            .iter()
-            .map(|p| p.time.get())
-            .collect();
+        let folder = Folder { plans, ..Folder::default() };
+        let times: Vec<f64> = plans_of(&graph, &folder).iter().map(|p| p.time.get()).collect();
         assert_eq!(times, [1.0, 2.0, 4.0]);
     }
 }

@@ -51,13 +51,9 @@ pub(super) fn of_graph(
 /// known to have a plan.
 fn budget(graph: &Graph) -> Result<u64, PlanError> {
     const HALF: u64 = 50;
-    let quick = Options {
-        strategy: Strategy::SEARCH,
-        effort: Effort::new(0).expect("the lowest level"),
-    };
-    let least = rekindle_plan::smallest(graph, &quick, &mut NoWatch)?
-        .plan
-        .peak;
+    let quick =
+        Options { strategy: Strategy::SEARCH, effort: Effort::new(0).expect("the lowest level") };
+    let least = rekindle_plan::smallest(graph, &quick, &mut NoWatch)?.plan.peak;
     let plain = Timeline::natural(graph).peak;
     let share = 100.0 * least.get() as f64 / plain.get().max(1) as f64;
     Ok(HALF.max(share.ceil() as u64))
@@ -115,10 +111,7 @@ pub(super) fn step_words(step: &StepReport, graph: &str) -> Option<String> {
     rekindle_models::names().find(|name| *name == step.model)?;
     let optimizer = optimizer(step)?;
     let mut words = step.model.clone();
-    for (mark, flag, usual) in [
-        ("-i", "image-size", IMAGE_SIZE),
-        ("-s", "sequence", SEQUENCE),
-    ] {
+    for (mark, flag, usual) in [("-i", "image-size", IMAGE_SIZE), ("-s", "sequence", SEQUENCE)] {
         if let Some(size) = size(graph, mark).filter(|size| *size != usual) {
             words += &format!(" --{flag} {size}");
         }

@@ -74,10 +74,7 @@ impl<'t> Drawn<'t> {
     }
 
     fn step(&mut self, moment: &Moment<'_>) {
-        moment
-            .claimed
-            .iter()
-            .for_each(|&storage| self.claim(storage));
+        moment.claimed.iter().for_each(|&storage| self.claim(storage));
         match moment.step {
             Step::Run(node) => {
                 self.runs.push(node.0);
@@ -138,14 +135,7 @@ mod tests {
             layer: id.index(),
         };
         let tensors: Vec<Tensor> = graph.storage_ids().map(tensor).collect();
-        let drawn = schedule(
-            "s".into(),
-            &graph,
-            &tensors,
-            &steps.into(),
-            None,
-            Vec::new(),
-        );
+        let drawn = schedule("s".into(), &graph, &tensors, &steps.into(), None, Vec::new());
         drawn.expect("it can be replayed")
     }
 

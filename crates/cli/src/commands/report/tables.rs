@@ -71,10 +71,7 @@ pub(super) fn comparisons(path: &Path, text: &str) -> Result<Vec<Comparison>, Ta
 fn rows<T: DeserializeOwned>(path: &Path, text: &str) -> Result<Vec<T>, TableError> {
     let mut reader = csv::Reader::from_reader(text.as_bytes());
     let rows = reader.deserialize().collect::<Result<Vec<T>, csv::Error>>();
-    rows.map_err(|error| TableError::Csv {
-        path: path.to_owned(),
-        message: error.to_string(),
-    })
+    rows.map_err(|error| TableError::Csv { path: path.to_owned(), message: error.to_string() })
 }
 
 #[cfg(test)]
@@ -96,13 +93,8 @@ mod tests {
     #[test]
     fn what_is_no_number_is_an_error_that_names_file_and_line() {
         let text = format!("{HEADER}\n20,many,1,0,0,1,0\n");
-        let error = frontier(Path::new("f.csv"), &text)
-            .expect_err("a bad cell")
-            .to_string();
-        assert!(
-            error.contains("f.csv") && error.contains("line: 2"),
-            "{error}"
-        );
+        let error = frontier(Path::new("f.csv"), &text).expect_err("a bad cell").to_string();
+        assert!(error.contains("f.csv") && error.contains("line: 2"), "{error}");
     }
 
     #[test]
