@@ -26,7 +26,7 @@ class Profiles(Case):
         self.assertIn("layers, batch 512", str(step))
         with tempfile.TemporaryDirectory() as folder:
             written = step.save(folder)
-            self.assertEqual(len(written), 3 + 2 * 3)
+            self.assertEqual(len(written), 3 + 2 * 5, "three tables, five pictures as SVG and PNG")
             with open(written[0], newline="") as file:
                 self.assertEqual(file.readline().strip(), NODE_COLUMNS)
                 file.seek(0)
