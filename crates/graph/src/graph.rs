@@ -97,6 +97,25 @@ pub struct Node {
     pub effect: Effect,
 }
 
+impl Node {
+    /// A pure node that takes `time`, without scratch; its operation is called as it is.
+    pub fn new(name: &str, phase: Phase, time: f64, reads: &[u32], writes: &[u32]) -> Node {
+        let ids = |list: &[u32]| list.iter().copied().map(StorageId).collect();
+        Node {
+            name: name.into(),
+            op: name.into(),
+            phase,
+            time: Micros(time),
+            flops: None,
+            reads: ids(reads),
+            writes: ids(writes),
+            updates: Vec::new(),
+            workspace: Bytes::ZERO,
+            effect: Effect::Pure,
+        }
+    }
+}
+
 /// What a graph is made of, before it is checked.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GraphParts {

@@ -1,24 +1,10 @@
 //! Small graphs for the tests of this crate.
 
-use rekindle_graph::{
-    Bytes, Effect, Graph, GraphParts, Micros, Node, NodeId, Phase, Role, Storage, StorageId,
-};
+use rekindle_graph::{Bytes, Graph, GraphParts, Node, NodeId, Phase, Role, Storage, StorageId};
 
 /// A node that takes 1 µs.
 pub(crate) fn node(name: &str, phase: Phase, reads: &[u32], writes: &[u32]) -> Node {
-    let ids = |list: &[u32]| list.iter().copied().map(StorageId).collect();
-    Node {
-        name: name.into(),
-        op: String::new(),
-        phase,
-        time: Micros(1.0),
-        flops: None,
-        reads: ids(reads),
-        writes: ids(writes),
-        updates: Vec::new(),
-        workspace: Bytes::ZERO,
-        effect: Effect::Pure,
-    }
+    Node::new(name, phase, 1.0, reads, writes)
 }
 
 /// A chain of `n` forward nodes `f0…`, and backward nodes `b(n-1)…b0` in which `b_i` reads what

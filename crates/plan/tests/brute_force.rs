@@ -7,8 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rekindle_graph::{
-    Bytes, Effect, Graph, GraphParts, Micros, Node, NodeId, Phase, Role, Step, Storage, StorageId,
-    Timeline,
+    Bytes, Effect, Graph, GraphParts, Node, NodeId, Phase, Role, Step, Storage, StorageId, Timeline,
 };
 use rekindle_plan::{NoWatch, Options, PlanError, plan};
 
@@ -41,21 +40,18 @@ fn tiny(seed: u64) -> Graph {
             })
             .collect();
         readable.extend(&writes);
+        let phase = if input { Phase::Input } else { Phase::Forward };
+        let time = if input { 0.0 } else { 1.0 + dice.u64(..9) as f64 };
         nodes.push(Node {
-            name: format!("n{i}"),
-            op: String::new(),
-            phase: if input { Phase::Input } else { Phase::Forward },
-            time: Micros(if input { 0.0 } else { 1.0 + dice.u64(..9) as f64 }),
-            flops: None,
             reads,
             writes,
-            updates: Vec::new(),
             workspace: Bytes(if dice.u64(..4) == 0 { dice.u64(..5) } else { 0 }),
             effect: match dice.u64(..8) {
                 0 => Effect::Once,
                 1 => Effect::Random,
                 _ => Effect::Pure,
             },
+            ..Node::new(&format!("n{i}"), phase, time, &[], &[])
         });
     }
     // Sometimes the last node overwrites the parameter.

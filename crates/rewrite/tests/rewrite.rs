@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use rekindle_graph::{
-    Bytes, Effect, Graph, GraphParts, Micros, Node, NodeId, Phase, Plan, Role, Schedule, Storage,
+    Bytes, Effect, Graph, GraphParts, Node, NodeId, Phase, Plan, Role, Schedule, Storage,
     StorageId, Timeline, read_graph,
 };
 use rekindle_plan::{Effort, NoWatch, Options, Strategy, plan};
@@ -11,19 +11,7 @@ use rekindle_rewrite::{RewriteError, Rewritten, dot, rewrite};
 use rekindle_verify::{Origins, Violation, verify_rewritten};
 
 fn node(name: &str, phase: Phase, reads: &[u32], writes: &[u32]) -> Node {
-    let ids = |list: &[u32]| list.iter().copied().map(StorageId).collect();
-    Node {
-        name: name.into(),
-        op: name.into(),
-        phase,
-        time: Micros(1.0),
-        flops: None,
-        reads: ids(reads),
-        writes: ids(writes),
-        updates: Vec::new(),
-        workspace: Bytes::ZERO,
-        effect: Effect::Pure,
-    }
+    Node::new(name, phase, 1.0, reads, writes)
 }
 
 /// x → f → pool (two outputs) → g, and backward nodes that read f's and both of pool's outputs.

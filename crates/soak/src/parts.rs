@@ -1,8 +1,6 @@
 //! Puts a random graph together, storage by storage and node by node.
 
-use rekindle_graph::{
-    Bytes, Effect, GraphParts, Micros, Node, NodeId, Phase, Role, Storage, StorageId,
-};
+use rekindle_graph::{Bytes, Effect, GraphParts, Node, NodeId, Phase, Role, Storage, StorageId};
 
 use crate::random::Random;
 
@@ -73,16 +71,5 @@ impl Assembly {
 }
 
 fn node(name: String, phase: Phase, time: usize) -> Node {
-    Node {
-        name,
-        op: "random".into(),
-        phase,
-        time: Micros(time as f64),
-        flops: None,
-        reads: Vec::new(),
-        writes: Vec::new(),
-        updates: Vec::new(),
-        workspace: Bytes::ZERO,
-        effect: Effect::Pure,
-    }
+    Node { op: "random".into(), ..Node::new(&name, phase, time as f64, &[], &[]) }
 }

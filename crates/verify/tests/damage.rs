@@ -28,22 +28,6 @@ const RELU_BACK: u32 = 6; // 1
 const CONV_BACK: u32 = 7; // 5
 const SGD: u32 = 8; // 1, once: moves the weight
 
-fn node(name: &str, phase: Phase, time: f64, reads: &[u32], writes: &[u32]) -> Node {
-    let ids = |list: &[u32]| list.iter().copied().map(StorageId).collect();
-    Node {
-        name: name.into(),
-        op: name.into(),
-        phase,
-        time: Micros(time),
-        flops: None,
-        reads: ids(reads),
-        writes: ids(writes),
-        updates: Vec::new(),
-        workspace: Bytes::ZERO,
-        effect: Effect::Pure,
-    }
-}
-
 fn updating(mut node: Node, storage: u32) -> Node {
     node.updates = vec![StorageId(storage)];
     node.effect = Effect::Once;
@@ -66,22 +50,22 @@ fn parts() -> GraphParts {
         (10, Gradient),
     ];
     let storages = storages.map(|(bytes, role)| Storage { bytes: Bytes(bytes), role });
-    let mut conv = node("conv", Forward, 5.0, &[W, X], &[A]);
+    let mut conv = Node::new("conv", Forward, 5.0, &[W, X], &[A]);
     conv.workspace = Bytes(2);
     GraphParts {
         name: "step".into(),
         origin: "by hand".into(),
         storages: storages.to_vec(),
         nodes: vec![
-            node("inputs", Input, 0.0, &[], &[W, X, STATS]),
+            Node::new("inputs", Input, 0.0, &[], &[W, X, STATS]),
             conv,
-            updating(node("track", Forward, 1.0, &[A, STATS], &[]), STATS),
-            node("relu", Forward, 1.0, &[A], &[B, MASK]),
-            node("loss", Forward, 1.0, &[B], &[LOSS]),
-            node("loss_back", Backward, 1.0, &[B], &[GB]),
-            node("relu_back", Backward, 1.0, &[GB, MASK], &[GA]),
-            node("conv_back", Backward, 5.0, &[GA, X, A], &[GW]),
-            updating(node("sgd", Optimizer, 1.0, &[GW, W], &[]), W),
+            updating(Node::new("track", Forward, 1.0, &[A, STATS], &[]), STATS),
+            Node::new("relu", Forward, 1.0, &[A], &[B, MASK]),
+            Node::new("loss", Forward, 1.0, &[B], &[LOSS]),
+            Node::new("loss_back", Backward, 1.0, &[B], &[GB]),
+            Node::new("relu_back", Backward, 1.0, &[GB, MASK], &[GA]),
+            Node::new("conv_back", Backward, 5.0, &[GA, X, A], &[GW]),
+            updating(Node::new("sgd", Optimizer, 1.0, &[GW, W], &[]), W),
         ],
         outputs: vec![StorageId(LOSS)],
         targets: vec![NodeId(SGD)],

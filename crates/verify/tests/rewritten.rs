@@ -26,19 +26,8 @@ const SGD: u32 = 4;
 const SGD_AFTER: usize = 5;
 
 fn node(name: &str, phase: Phase, reads: &[u32], writes: &[u32]) -> Node {
-    let ids = |list: &[u32]| list.iter().copied().map(StorageId).collect();
-    Node {
-        name: name.into(),
-        op: name.trim_end_matches("@1").into(),
-        phase,
-        time: Micros(1.0),
-        flops: None,
-        reads: ids(reads),
-        writes: ids(writes),
-        updates: Vec::new(),
-        workspace: Bytes::ZERO,
-        effect: Effect::Pure,
-    }
+    let op = name.trim_end_matches("@1").into();
+    Node { op, ..Node::new(name, phase, 1.0, reads, writes) }
 }
 
 fn parts(storages: &[(u64, Role)], mut nodes: Vec<Node>) -> GraphParts {

@@ -1,7 +1,7 @@
 //! A perceptron of two layers with a plain optimizer, small enough to work out by hand.
 
 use rekindle_graph::{
-    Bytes, Effect, Graph, GraphParts, Micros, Node, NodeId, Phase, Role, Storage, StorageId,
+    Bytes, Effect, Graph, GraphParts, Node, NodeId, Phase, Role, Storage, StorageId,
 };
 
 /// Adds nodes one by one; every node writes at most one storage.
@@ -31,16 +31,9 @@ impl Toy {
             StorageId::new(self.parts.storages.len() - 1)
         });
         self.parts.nodes.push(Node {
-            name: name.into(),
-            op: name.into(),
-            phase,
-            time: Micros(time),
-            flops: None,
             reads: reads.to_vec(),
             writes: made.into_iter().collect(),
-            updates: Vec::new(),
-            workspace: Bytes::ZERO,
-            effect: Effect::Pure,
+            ..Node::new(name, phase, time, &[], &[])
         });
         made
     }
