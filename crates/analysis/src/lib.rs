@@ -27,6 +27,6 @@ pub use files::{
     read_profile, write_activation_stats, write_node_stats, write_profile,
 };
 pub use kind::{Kind, gtype};
-pub use profile::{ActivationStats, Measured, NodeStats, Profile, Seconds, node_peaks};
+pub use profile::{ActivationStats, Measurements, NodeStats, Profile, Seconds, node_peaks};
 pub use recompute::{Recomputation, Tracer, inactive_times};
 pub use table::{Table, csv_text, text_cell, text_of_cell};

@@ -101,7 +101,7 @@ pub struct Profile {
 
 /// What a run of the step adds to what its graph already says.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Measured<'a> {
+pub struct Measurements<'a> {
     /// The device that the nodes ran on.
     pub device: &'a str,
     /// The highest bytes in use while each node ran; indexed by node, the start's for inputs.
@@ -112,7 +112,7 @@ pub struct Measured<'a> {
 
 impl Profile {
     /// The profile of `graph`, whose nodes have their measured times.
-    pub fn new(model: &str, batch_size: usize, graph: &Graph, measured: &Measured) -> Profile {
+    pub fn new(model: &str, batch_size: usize, graph: &Graph, measured: &Measurements) -> Profile {
         let analysis = Analysis::new(graph);
         Profile {
             model: model.into(),
@@ -125,7 +125,7 @@ impl Profile {
     /// The profile of a `graph` whose times come from elsewhere: the bytes are those of its plain
     /// step, and swap times are not known.
     pub fn of_graph(model: &str, batch_size: usize, graph: &Graph, device: &str) -> Profile {
-        let measured = Measured {
+        let measured = Measurements {
             device,
             peak_mem: &node_peaks(graph),
             swap_times: &vec![None; activations(graph).len()],
@@ -160,7 +160,7 @@ pub fn node_peaks(graph: &Graph) -> Vec<Bytes> {
     peaks
 }
 
-fn node_stats(graph: &Graph, analysis: &Analysis, measured: &Measured) -> Vec<NodeStats> {
+fn node_stats(graph: &Graph, analysis: &Analysis, measured: &Measurements) -> Vec<NodeStats> {
     let stats = |id: NodeId| {
         let node = graph.node(id);
         let runs = node.phase != Phase::Input;
@@ -181,7 +181,7 @@ fn node_stats(graph: &Graph, analysis: &Analysis, measured: &Measured) -> Vec<No
 fn activation_stats(
     graph: &Graph,
     analysis: &Analysis,
-    measured: &Measured,
+    measured: &Measurements,
 ) -> Vec<ActivationStats> {
     let mut tracer = Tracer::new(graph, &analysis.activations);
     let inactive_times = inactive_times(graph, &analysis.activations);

@@ -6,8 +6,8 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use rekindle_analysis::{
-    Analysis, Kind, Measured, Profile, ProfilePaths, Seconds, TableError, check_tables, node_peaks,
-    read_activation_stats, read_node_stats, read_profile, write_profile,
+    Analysis, Kind, Measurements, Profile, ProfilePaths, Seconds, TableError, check_tables,
+    node_peaks, read_activation_stats, read_node_stats, read_profile, write_profile,
 };
 use rekindle_graph::Bytes;
 use toy::perceptron;
@@ -31,7 +31,7 @@ fn profile() -> Profile {
     let activations = Analysis::new(&graph).activations.len();
     let swap_times: Vec<_> =
         (0..activations).map(|i| (i != 1).then_some(Seconds(1e-7 * i as f64 / 7.0))).collect();
-    let measured = Measured {
+    let measured = Measurements {
         device: "cpu, 2 threads",
         peak_mem: &node_peaks(&graph),
         swap_times: &swap_times,

@@ -9,7 +9,7 @@
 //! then either live at the moment, or written again later, which is a repeated run; and what a
 //! repeated run reads is again either live at the moment or written again later (all writers before
 //! an ancestor are ancestors). So the repeated runs `R` and the live set `L` satisfy the
-//! constraints of a [`Moment`] with the ancestors as the past, and
+//! constraints of a [`Crossing`] with the ancestors as the past, and
 //!
 //! ```text
 //! time ≥ Σ time of needed nodes + Σ_{w ∈ R} time_w,      bytes(L) ≤ budget.
@@ -25,7 +25,7 @@
 //!
 //! Limits: each moment counts alone. A schedule that is tight at two moments may need more.
 
-use crate::search::moment::Moment;
+use crate::search::crossing::Crossing;
 use crate::search::problem::Problem;
 
 /// Bisection steps for the price.
@@ -81,7 +81,7 @@ fn extra_at(problem: &Problem, budget: i64, v: usize, best: f64) -> (f64, u64) {
             }
         }
     }
-    let mut moment = Moment::new(problem, &past, &needed, &free, MOMENT_ARCS);
+    let mut moment = Crossing::new(problem, &past, &needed, &free, MOMENT_ARCS);
     let room = room as f64;
     let (mut low, mut high) = (0.0, 4.0 * problem.least_time() / budget.max(1) as f64);
     // Below `low` the bound rises with the price and above `high` it falls, each with at most the

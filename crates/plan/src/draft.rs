@@ -48,9 +48,13 @@ impl Draft {
     ///
     /// # Errors
     /// If it cannot be replayed, which is the strategy's fault.
-    pub(crate) fn replay(self, graph: &Graph, strategy: Strategy) -> Result<Replayed, PlanError> {
+    pub(crate) fn replay(
+        self,
+        graph: &Graph,
+        strategy: Strategy,
+    ) -> Result<ReplayedDraft, PlanError> {
         match Timeline::new(graph, &self.schedule) {
-            Ok(timeline) => Ok(Replayed { draft: self, timeline }),
+            Ok(timeline) => Ok(ReplayedDraft { draft: self, timeline }),
             Err(error) => {
                 Err(PlanError::Rejected { strategy: strategy.name, why: error.to_string() })
             }
@@ -59,7 +63,7 @@ impl Draft {
 }
 
 /// A draft that can be run.
-pub(crate) struct Replayed {
+pub(crate) struct ReplayedDraft {
     pub(crate) draft: Draft,
     pub(crate) timeline: Timeline,
 }

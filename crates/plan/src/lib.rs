@@ -40,7 +40,7 @@ pub use strategy::Strategy;
 
 use rekindle_graph::{Bytes, Graph, Timeline};
 
-use draft::{Draft, Replayed};
+use draft::{Draft, ReplayedDraft};
 
 /// Plans `graph` under `budget`, the bytes that the whole step may use at its peak.
 ///
@@ -90,7 +90,11 @@ pub fn smallest(
 }
 
 /// The lowest schedule that the strategy reaches.
-fn lowest(graph: &Graph, options: &Options, watch: &mut dyn Watch) -> Result<Replayed, PlanError> {
+fn lowest(
+    graph: &Graph,
+    options: &Options,
+    watch: &mut dyn Watch,
+) -> Result<ReplayedDraft, PlanError> {
     let floor = floor(graph).bytes;
     let draft = (options.strategy.lowest)(graph, floor, options, watch)
         .freeing_after_last_use(graph)

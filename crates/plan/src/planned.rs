@@ -4,7 +4,7 @@ use rekindle_graph::{Bytes, Graph, Micros, NodeId, Plan, Step, Timeline};
 use rekindle_verify::verify;
 
 use crate::decision::{self, Decision};
-use crate::draft::Replayed;
+use crate::draft::ReplayedDraft;
 use crate::floor::floor_at;
 use crate::{Infeasible, Options, PlanError, search};
 
@@ -104,7 +104,7 @@ const SUMMATION_ERROR: f64 = 1e-9;
 pub(crate) fn finish(
     graph: &Graph,
     budget: Bytes,
-    Replayed { draft, timeline }: Replayed,
+    ReplayedDraft { draft, timeline }: ReplayedDraft,
     options: &Options,
     natural: &Timeline,
 ) -> Result<Planned, PlanError> {

@@ -16,4 +16,4 @@ pub use error::ProfileError;
 pub use limited::Limited;
 pub use measure::{MeasureOptions, MeasureProgress, Measurement, measure};
 pub use spill::{FileSpill, HostSpill};
-pub use swap::{Origin, Swapped, swap};
+pub use swap::{SwapNode, Swapped, swap};

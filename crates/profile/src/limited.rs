@@ -13,7 +13,7 @@ use rekindle_program::Program;
 
 use crate::ProfileError;
 use crate::measure::{MeasureOptions, MeasureProgress, Measurement, median};
-use crate::swap::{Origin, Swapped, swap};
+use crate::swap::{SwapNode, Swapped, swap};
 
 /// How often the walk is repeated with less room, when fragmentation takes what it had left. Each
 /// time the room shrinks by what was too much, so a few times are enough or it does not fit.
@@ -100,17 +100,17 @@ impl Limited {
         let mut swaps = vec![(Micros::ZERO, false, false); self.graph.storages().len()];
         for (&time, &origin) in medians.iter().zip(&self.swapped.origins) {
             match origin {
-                Origin::Node(node) => times[node.index()] = time,
-                Origin::Offload(s) => {
+                SwapNode::Node(node) => times[node.index()] = time,
+                SwapNode::Offload(s) => {
                     swaps[s.index()].0 += time;
                     swaps[s.index()].1 = true;
                 }
                 // A tensor that comes back several times went out once: one way back counts.
-                Origin::Fetch(s) if !swaps[s.index()].2 => {
+                SwapNode::Fetch(s) if !swaps[s.index()].2 => {
                     swaps[s.index()].0 += time;
                     swaps[s.index()].2 = true;
                 }
-                Origin::Fetch(_) => {}
+                SwapNode::Fetch(_) => {}
             }
         }
         let swap_time = |storage: StorageId| match swaps[storage.index()] {

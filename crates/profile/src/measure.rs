@@ -10,7 +10,7 @@
 
 use std::time::Instant;
 
-use rekindle_analysis::{ActivationUses, Analysis, Measured, Profile, Seconds};
+use rekindle_analysis::{ActivationUses, Analysis, Measurements, Profile, Seconds};
 use rekindle_engine::{Engine, Iteration, Observer, Spill, SpillError};
 use rekindle_graph::{Bytes, Graph, Micros, NodeId, StorageId};
 
@@ -63,7 +63,8 @@ pub struct Measurement {
 impl Measurement {
     /// The profile that follows from it.
     pub fn profile(&self, model: &str, batch_size: usize, device: &str) -> Profile {
-        let measured = Measured { device, peak_mem: &self.peak_mem, swap_times: &self.swap_times };
+        let measured =
+            Measurements { device, peak_mem: &self.peak_mem, swap_times: &self.swap_times };
         Profile::new(model, batch_size, &self.graph, &measured)
     }
 }

@@ -25,7 +25,7 @@ use crate::ProfileError;
 
 /// What a node of the swapped program does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum SwapNode {
     /// What this node of the plain program does.
     Node(NodeId),
     /// Copies this tensor of the plain program to the spill tier.
@@ -41,7 +41,7 @@ pub struct Swapped {
     /// come back follow.
     pub program: Program,
     /// What each of its nodes does; indexed by its nodes.
-    pub origins: Vec<Origin>,
+    pub origins: Vec<SwapNode>,
 }
 
 /// Lets `program`, whose graph is `graph`, swap so that its live bytes stay within `limit`.
@@ -96,7 +96,7 @@ struct Walk<'a> {
     limit: Bytes,
     /// The program as it grows.
     program: Program,
-    origins: Vec<Origin>,
+    origins: Vec<SwapNode>,
     /// The tensor that holds each storage, if it is resident; indexed by storage of the plain
     /// program.
     place: Vec<Option<StorageId>>,
@@ -147,7 +147,7 @@ impl<'a> Walk<'a> {
             *read = self.place[read.index()].expect("it is there or was fetched");
         }
         self.program.nodes.push(copy);
-        self.origins.push(Origin::Node(id));
+        self.origins.push(SwapNode::Node(id));
         self.live += self.bytes(&made);
         self.resident.extend(made);
         self.free_dead(id);
@@ -179,7 +179,7 @@ impl<'a> Walk<'a> {
             self.slots[storage.index()] = Some(self.slot_count);
             self.slot_count += 1;
             let op = Offload(self.transfer(storage)).into();
-            self.push_transfer(op, Origin::Offload(storage), vec![tensor], vec![]);
+            self.push_transfer(op, SwapNode::Offload(storage), vec![tensor], vec![]);
         }
     }
 
@@ -191,7 +191,7 @@ impl<'a> Walk<'a> {
             .push(Tensor { name: format!("{}@{}", tensor.name, id.0), ..tensor.clone() });
         self.program.init.push(None);
         let op = Fetch(self.transfer(storage)).into();
-        self.push_transfer(op, Origin::Fetch(storage), vec![], vec![id]);
+        self.push_transfer(op, SwapNode::Fetch(storage), vec![], vec![id]);
         self.place[storage.index()] = Some(id);
         self.resident.insert(storage);
         self.live += self.bytes(&[storage]);
@@ -207,14 +207,14 @@ impl<'a> Walk<'a> {
     fn push_transfer(
         &mut self,
         op: Op,
-        origin: Origin,
+        origin: SwapNode,
         reads: Vec<StorageId>,
         writes: Vec<StorageId>,
     ) {
         let (verb, storage) = match origin {
-            Origin::Offload(s) => ("offload", s),
-            Origin::Fetch(s) => ("fetch", s),
-            Origin::Node(_) => unreachable!("a node is no transfer"),
+            SwapNode::Offload(s) => ("offload", s),
+            SwapNode::Fetch(s) => ("fetch", s),
+            SwapNode::Node(_) => unreachable!("a node is no transfer"),
         };
         // Several fetches of one tensor are told apart by their place.
         let at = self.program.nodes.len();

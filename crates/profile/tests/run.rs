@@ -6,7 +6,7 @@ use rekindle_graph::{Bytes, Phase, Timeline};
 use rekindle_models::data::batch;
 use rekindle_models::{BertConfig, Model, ModelOptions, Values, build, build_bert};
 use rekindle_profile::{
-    FileSpill, HostSpill, Limited, MeasureOptions, Origin, ProfileError, measure, swap,
+    FileSpill, HostSpill, Limited, MeasureOptions, ProfileError, SwapNode, measure, swap,
 };
 use rekindle_program::Optimizer;
 
@@ -215,12 +215,12 @@ fn every_activation_leaves_after_its_last_forward_use_and_returns_for_its_first_
     let origins = swap(&model.program, &graph, peak).expect("it fits").origins;
     for a in Analysis::new(&graph).activations {
         let at = |origin| origins.iter().position(|&o| o == origin).expect("it is there");
-        let out = at(Origin::Offload(a.storage));
-        let back = at(Origin::Fetch(a.storage));
-        assert!(at(Origin::Node(a.idle_after())) < out);
-        assert!(out < back && back < at(Origin::Node(a.first_backward)));
-        let between = &origins[at(Origin::Node(a.idle_after())) + 1..out];
-        assert!(between.iter().all(|o| matches!(o, Origin::Offload(_))));
+        let out = at(SwapNode::Offload(a.storage));
+        let back = at(SwapNode::Fetch(a.storage));
+        assert!(at(SwapNode::Node(a.idle_after())) < out);
+        assert!(out < back && back < at(SwapNode::Node(a.first_backward)));
+        let between = &origins[at(SwapNode::Node(a.idle_after())) + 1..out];
+        assert!(between.iter().all(|o| matches!(o, SwapNode::Offload(_))));
     }
 }
 

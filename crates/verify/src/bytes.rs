@@ -5,7 +5,7 @@ use rekindle_graph::{Bytes, Graph, Schedule, Step, StepId};
 use crate::Violation;
 
 /// What the replay in bytes measured.
-pub(crate) struct Measured {
+pub(crate) struct CountedBytes {
     pub(crate) peak: Bytes,
     /// The first step that reaches the peak; `None` if what is there from the start does.
     pub(crate) peak_step: Option<StepId>,
@@ -16,7 +16,7 @@ pub(crate) struct Measured {
 
 /// Replays `schedule`. Steps that cannot be done as written count as far as they can be: the replay
 /// of values reports them.
-pub(crate) fn measure(graph: &Graph, schedule: &Schedule, budget: Bytes) -> Measured {
+pub(crate) fn measure(graph: &Graph, schedule: &Schedule, budget: Bytes) -> CountedBytes {
     let size = |s: usize| u128::from(graph.storages()[s].bytes.get());
     let count = graph.storages().len();
     // Sums of a damaged plan may pass 64 bits; 128 always hold them.
@@ -101,7 +101,7 @@ pub(crate) fn measure(graph: &Graph, schedule: &Schedule, budget: Bytes) -> Meas
             over_budget.push((step, Violation::OverBudget { step, bytes, budget }));
         }
     }
-    Measured { peak: saturate(peak), peak_step, store_peak: saturate(most_held), over_budget }
+    CountedBytes { peak: saturate(peak), peak_step, store_peak: saturate(most_held), over_budget }
 }
 
 /// How often each storage is fetched.

@@ -28,14 +28,14 @@ struct Values<'g> {
 }
 
 /// How often each node ran, the violations by step, and those of the start and of the end.
-pub(crate) struct Replayed {
+pub(crate) struct ReplayedValues {
     pub(crate) runs: Vec<u32>,
     pub(crate) at_start: Vec<Violation>,
     pub(crate) at_steps: Vec<(StepId, Violation)>,
     pub(crate) at_end: Vec<Violation>,
 }
 
-pub(crate) fn replay(graph: &Graph, schedule: &Schedule) -> Replayed {
+pub(crate) fn replay(graph: &Graph, schedule: &Schedule) -> ReplayedValues {
     let mut values = Values::new(graph, schedule);
     let at_start = values.start();
     for (i, &step) in schedule.steps.iter().enumerate() {
@@ -48,7 +48,7 @@ pub(crate) fn replay(graph: &Graph, schedule: &Schedule) -> Replayed {
         }
     }
     let at_end = values.end();
-    Replayed { runs: values.runs, at_start, at_steps: values.found, at_end }
+    ReplayedValues { runs: values.runs, at_start, at_steps: values.found, at_end }
 }
 
 impl<'g> Values<'g> {

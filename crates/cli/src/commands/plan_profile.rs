@@ -9,7 +9,9 @@ use rekindle_analysis::{
     ActivationStats, NodeStats, check_tables, read_activation_stats, read_node_stats,
 };
 use rekindle_graph::{Budget, Bytes, Micros, Phase};
-use rekindle_plan::mutwo::{ActivationLevel, ActivationPlan, Candidate, Choice, plan_activations};
+use rekindle_plan::mutwo::{
+    ActivationLevel, ActivationPlan, Candidate, TableChoice, plan_activations,
+};
 use serde_json::json;
 
 use super::plan::Profile;
@@ -103,8 +105,8 @@ fn profiled(a: &ActivationStats) -> Option<Candidate> {
 }
 
 /// What happens to each row of the file.
-fn choices(count: usize, rows: &[usize], plan: &ActivationPlan) -> Vec<Choice> {
-    let mut choices = vec![Choice::Keep; count];
+fn choices(count: usize, rows: &[usize], plan: &ActivationPlan) -> Vec<TableChoice> {
+    let mut choices = vec![TableChoice::Keep; count];
     for (&row, &choice) in rows.iter().zip(&plan.choices) {
         choices[row] = choice;
     }
@@ -118,7 +120,7 @@ fn csv(activations: &[ActivationStats], rows: &[usize], plan: &ActivationPlan) -
         Some(output::DecisionRow {
             name: a.name.clone(),
             // The format has two words; a swapped activation is not made again.
-            recomputed: choice == Choice::Recompute,
+            recomputed: choice == TableChoice::Recompute,
             bytes: a.memory_size.get(),
             seconds: a.recomp_time.map_or(0.0, |t| t.get()),
             created: a.creation,
@@ -130,15 +132,15 @@ fn csv(activations: &[ActivationStats], rows: &[usize], plan: &ActivationPlan) -
 fn print(level: &ActivationLevel, plan: &ActivationPlan, budget: Bytes, json: bool) {
     let step: Micros = level.run_time.iter().copied().sum();
     let overhead = plan.overhead.get() / step.get().max(f64::MIN_POSITIVE);
-    let of = |wanted: fn(&Choice) -> bool| {
+    let of = |wanted: fn(&TableChoice) -> bool| {
         let each = plan.choices.iter().zip(&level.activations);
         let chosen: Vec<Bytes> =
             each.filter(|(choice, _)| wanted(choice)).map(|(_, a)| a.bytes).collect();
         (chosen.len(), chosen.iter().copied().sum::<Bytes>())
     };
-    let kept = of(|c| matches!(c, Choice::Keep));
-    let recomputed = of(|c| matches!(c, Choice::Recompute));
-    let swapped = of(|c| matches!(c, Choice::Swap { .. }));
+    let kept = of(|c| matches!(c, TableChoice::Keep));
+    let recomputed = of(|c| matches!(c, TableChoice::Recompute));
+    let swapped = of(|c| matches!(c, TableChoice::Swap { .. }));
     if json {
         let summary = json!({
             "level": "activations",

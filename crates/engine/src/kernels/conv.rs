@@ -21,7 +21,8 @@ use rekindle_program::op::{Conv, ConvDx, Window};
 use super::KernelError;
 use super::conv_winograd::Winograd;
 use super::gemm::{
-    Crew, Layout, LeftOperand, Product, SHARED_PACK, Shape, ZEROS, multiply, multiply_scratch,
+    Crew, LeftOperand, OperandLayout, Product, SHARED_PACK, Shape, ZEROS, multiply,
+    multiply_scratch,
 };
 use super::gemm_tile::Simd;
 use crate::dispatch::{Call, Kernel};
@@ -83,7 +84,7 @@ impl Taps<'_> {
 
 // SAFETY: `left` finds slices of the image or of zeros; each pixel of the grid has a place of its
 // own.
-unsafe impl Layout for Taps<'_> {
+unsafe impl OperandLayout for Taps<'_> {
     fn left(
         &self,
         segment: usize,

@@ -2,8 +2,8 @@
 //!
 //! A [`Product`] is `c[row] = alpha · Σ_s left(s, row) · right_s (+ bias)`, where the summed axis
 //! consists of segments `s` of equal depth. A plain product has one segment; a convolution has one
-//! per tap of its window, and its [`Layout`] finds the image row under that tap. The right operand
-//! is packed into panels, a bounded part at a time; then tasks of a few rows and columns each run
+//! per tap of its window, and its [`OperandLayout`] finds the image row under that tap. The right
+//! operand is packed into panels, a bounded part at a time; then tasks of a few rows and columns run
 //! over the packed part.
 //!
 //! The summed axis is cut into blocks by shape alone and each block's sum is added to the result in
@@ -46,7 +46,7 @@ pub(super) static ZEROS: [f32; BLOCK_DEPTH] = [0.0; BLOCK_DEPTH];
 /// # Safety
 /// What `left` finds is readable as long as the layout is borrowed, and no two rows that `result`
 /// finds overlap.
-pub(super) unsafe trait Layout: Sync {
+pub(super) unsafe trait OperandLayout: Sync {
     /// Sets `starts[i]` to the elements `depth` of row `rows.start + i` in `segment`. At most
     /// [`ZEROS`]' length is asked for at once.
     fn left(
@@ -84,7 +84,7 @@ impl LeftOperand<'_> {
 pub(super) struct Product<'a> {
     pub(super) simd: Simd,
     pub(super) shape: Shape,
-    pub(super) layout: &'a dyn Layout,
+    pub(super) layout: &'a dyn OperandLayout,
     pub(super) left: LeftOperand<'a>,
     /// The right operand, and the distance of its rows.
     pub(super) right: &'a [f32],

@@ -6,7 +6,7 @@ use rekindle_program::op::Matmul;
 
 use super::KernelError;
 use super::gemm::{
-    Crew, Layout, LeftOperand, Product, SHARED_PACK, Shape, multiply, multiply_scratch,
+    Crew, LeftOperand, OperandLayout, Product, SHARED_PACK, Shape, multiply, multiply_scratch,
 };
 use super::gemm_tile::Simd;
 use crate::dispatch::{Call, Kernel};
@@ -21,7 +21,7 @@ pub(super) struct Matrices<'a> {
 }
 
 // SAFETY: `left` finds slices of the left operand; rows of the result are a row or more apart.
-unsafe impl Layout for Matrices<'_> {
+unsafe impl OperandLayout for Matrices<'_> {
     fn left(&self, _: usize, depth: Range<usize>, rows: Range<usize>, starts: &mut [*const f32]) {
         for (row, start) in rows.zip(starts) {
             *start = self.left[row * self.left_pitch..][depth.clone()].as_ptr();

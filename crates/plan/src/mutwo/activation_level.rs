@@ -57,7 +57,7 @@ pub struct ActivationLevel {
 
 /// What happens to an activation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Choice {
+pub enum TableChoice {
     /// Kept from its creation to its last use.
     Keep,
     /// Dropped after the forward pass and rebuilt.
@@ -73,7 +73,7 @@ pub enum Choice {
 #[derive(Clone, Debug, PartialEq)]
 pub struct ActivationPlan {
     /// As long as the list of activations.
-    pub choices: Vec<Choice>,
+    pub choices: Vec<TableChoice>,
     /// The profile's own peak.
     pub peak_before: Bytes,
     /// The simulated peak.
@@ -169,7 +169,7 @@ struct Scheduler<'p> {
     budget: Bytes,
     table: Table,
     channel: Channel,
-    choices: Vec<Choice>,
+    choices: Vec<TableChoice>,
     /// Bytes at each rank under the present choices.
     bytes: Vec<u64>,
     lowest: Bytes,
@@ -192,7 +192,7 @@ impl<'p> Scheduler<'p> {
             budget,
             table: Table::new(profile.activations.iter().map(entry).collect()),
             channel: Channel::new(&profile.run_time, profile.backward),
-            choices: vec![Choice::Keep; profile.activations.len()],
+            choices: vec![TableChoice::Keep; profile.activations.len()],
             lowest: Bytes(bytes.iter().copied().max().unwrap_or(0)),
             bytes,
             overhead: Micros::ZERO,
@@ -252,7 +252,7 @@ impl<'p> Scheduler<'p> {
         self.channel.take(time, a.first_backward, transfer);
         self.remove(a.bytes, a.last_forward + 1..transfer.starts);
         self.overhead += transfer.overhead;
-        self.choices[i] = Choice::Swap { starts: transfer.starts };
+        self.choices[i] = TableChoice::Swap { starts: transfer.starts };
         self.table.keep(i);
     }
 
@@ -264,7 +264,7 @@ impl<'p> Scheduler<'p> {
         self.bytes[a.first_backward] += scratch;
         self.channel.add_recomputation(a.first_backward, time);
         self.overhead += time;
-        self.choices[i] = Choice::Recompute;
+        self.choices[i] = TableChoice::Recompute;
         self.table.recompute(i);
     }
 
@@ -324,7 +324,10 @@ mod tests {
         // nothing; b frees 6 at ranks 2 and 3. Then the peak is 118, at rank 4 with b's scratch of
         // 2.
         let plan = plan_activations(&profile(), Bytes(118), false).expect("fits");
-        assert_eq!(plan.choices, [Choice::Keep, Choice::Recompute, Choice::Recompute]);
+        assert_eq!(
+            plan.choices,
+            [TableChoice::Keep, TableChoice::Recompute, TableChoice::Recompute]
+        );
         assert_eq!((plan.peak_before, plan.peak), (Bytes(120), Bytes(118)));
         assert_eq!(plan.overhead, Micros(3.0));
     }
@@ -346,7 +349,7 @@ mod tests {
         // Not less, so c is recomputed; it frees nothing. Then b's time is 2, so a is swapped: 110
         // at ranks 1 to 3, where 10 are gone; the peak is 116, at rank 4, where a is back.
         let plan = plan_activations(&profile(), Bytes(118), true).expect("fits");
-        let expected = [Choice::Swap { starts: 4 }, Choice::Keep, Choice::Recompute];
+        let expected = [TableChoice::Swap { starts: 4 }, TableChoice::Keep, TableChoice::Recompute];
         assert_eq!(plan.choices, expected);
         assert_eq!(plan.peak, Bytes(116));
         assert_eq!(plan.overhead, Micros(2.0));

@@ -26,7 +26,7 @@ mod swap;
 mod table;
 
 pub use activation_level::{
-    ActivationLevel, ActivationPlan, ActivationPlanError, Candidate, Choice, plan_activations,
+    ActivationLevel, ActivationPlan, ActivationPlanError, Candidate, TableChoice, plan_activations,
 };
 
 use rekindle_analysis::{ActivationUses, Tracer, activations};

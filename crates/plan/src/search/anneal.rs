@@ -21,7 +21,7 @@ use super::sequence::Sequence;
 
 /// What to do and for how long.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Schedule {
+pub(crate) struct Cooling {
     pub(crate) work: u64,
     pub(crate) hot: f64,
     pub(crate) cold: f64,
@@ -151,7 +151,7 @@ impl<'m> Annealer<'m> {
     /// Runs the schedule; the best that was met.
     pub(crate) fn run(
         &mut self,
-        schedule: &Schedule,
+        schedule: &Cooling,
         stop: &mut dyn FnMut(u64, &Found) -> bool,
     ) -> Found {
         let mut best = Found::of(&self.sequence);
@@ -422,7 +422,7 @@ mod tests {
         for budget in [60, 80, 110] {
             let sequence = Sequence::new(&problem, &problem.natural);
             let mut annealer = Annealer::new(sequence, budget, 1);
-            let schedule = Schedule { work: 20_000, hot: 1.0, cold: 0.01 };
+            let schedule = Cooling { work: 20_000, hot: 1.0, cold: 0.01 };
             let found = annealer.run(&schedule, &mut |_, _| false);
             let edited = &annealer.sequence;
             let loaded = Sequence::new(&problem, &edited.order());
@@ -451,7 +451,7 @@ mod tests {
         let graph = Graph::new(parts(&vec![10; n as usize + 1], nodes)).expect("a graph");
         let problem = Problem::new(&graph, &needed_nodes(&graph));
         let mut annealer = Annealer::new(Sequence::new(&problem, &problem.natural), 1, 1);
-        let schedule = Schedule { work: 400_000, hot: 1.0, cold: 0.01 };
+        let schedule = Cooling { work: 400_000, hot: 1.0, cold: 0.01 };
         let mut asked = 0;
         annealer.run(&schedule, &mut |_, _| {
             asked += 1;

@@ -2,14 +2,14 @@
 //!
 //! In: a problem and a budget. Out: sequences, each made with other prices.
 //!
-//! Method: at the run where an order has its peak, a [`Moment`] chooses what is kept across that
+//! Method: at the run where an order has its peak, a [`Crossing`] chooses what is kept across that
 //! run and what runs again behind it, each right before the first run that needs it. The price of a
 //! byte is found by bisection: the lowest at which the run fits. The new order may have another
 //! peak; it is cut again, until all is under the budget. What is recomputed after one cut may so be
 //! recomputed again after another.
 
 use super::anneal::{Found, highest_run};
-use super::moment::Moment;
+use super::crossing::Crossing;
 use super::problem::Problem;
 use super::random::Random;
 
@@ -196,7 +196,7 @@ impl<'m> Cutter<'m> {
             room -= problem.bytes[s as usize];
         }
         let needed = crossing(problem, order, position);
-        let mut moment = Moment::new(problem, &past, &needed, &free, CUT_ARCS);
+        let mut moment = Crossing::new(problem, &past, &needed, &free, CUT_ARCS);
         moment.weigh(weights);
         let mut low = PRICES.0;
         let mut found: Option<Found> = None;
@@ -229,7 +229,7 @@ impl<'m> Cutter<'m> {
     /// again then. Below that price, by at most one halving.
     fn cheapest(
         &mut self,
-        moment: &mut Moment,
+        moment: &mut Crossing,
         room: i64,
         low: f64,
         stop: &dyn Fn(u64) -> bool,
@@ -254,7 +254,7 @@ impl<'m> Cutter<'m> {
 /// The lowest price in a range at which what is kept fits into `room`, to within the last of some
 /// halvings, less that, and what runs again then; nothing if the highest is too low.
 fn bisect(
-    moment: &mut Moment,
+    moment: &mut Crossing,
     room: i64,
     unit: f64,
     (mut low, mut high): (f64, f64),

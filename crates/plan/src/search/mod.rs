@@ -15,12 +15,12 @@
 //! time.
 
 mod anneal;
+pub(crate) mod crossing;
 mod cuts;
 mod exact;
 mod first;
 mod flow;
 mod lowest;
-pub(crate) mod moment;
 pub(crate) mod problem;
 mod pulse;
 mod random;
@@ -33,7 +33,7 @@ use rekindle_graph::{Bytes, Graph, Micros, NodeId, Step};
 use crate::bound;
 use crate::draft::{Draft, needed_nodes};
 use crate::{Effort, Options, Progress, Strategy, Watch};
-use anneal::{Annealer, Found, Schedule};
+use anneal::{Annealer, Cooling, Found};
 use cuts::Cutter;
 use exact::{Exact, exact};
 use problem::Problem;
@@ -335,7 +335,7 @@ impl<'a, 'w> Search<'a, 'w> {
             return start.clone();
         }
         let mean = self.problem.least_time() / self.problem.natural.len() as f64;
-        let schedule = Schedule { work, hot: hot * mean, cold: COLD * mean };
+        let schedule = Cooling { work, hot: hot * mean, cold: COLD * mean };
         let sequence = Sequence::new(self.problem, &start.order);
         let mut annealer = Annealer::new(sequence, self.limit, seed);
         let found = annealer.run(&schedule, &mut |done, found| {
@@ -366,7 +366,7 @@ impl<'a, 'w> Search<'a, 'w> {
 /// A short annealing at the lowest temperature.
 fn polish(problem: &Problem, start: &Found, limit: i64, work: u64) -> Found {
     let mean = problem.least_time() / problem.natural.len() as f64;
-    let schedule = Schedule { work, hot: HOT[0] * mean, cold: COLD * mean };
+    let schedule = Cooling { work, hot: HOT[0] * mean, cold: COLD * mean };
     let sequence = Sequence::new(problem, &start.order);
     Annealer::new(sequence, limit, POLISH_SEED).run(&schedule, &mut |_, _| false)
 }

@@ -65,7 +65,7 @@ pub struct StepReport {
     /// Everything that holds bytes.
     pub tensors: Vec<Tensor>,
     /// The plain step first, then the plans.
-    pub schedules: Vec<Schedule>,
+    pub schedules: Vec<DrawnSchedule>,
     /// Ascending by peak.
     pub frontier: Vec<FrontierPoint>,
     /// Plans of other methods, to be shown beside the frontier.
@@ -106,7 +106,7 @@ pub struct Tensor {
 
 /// An order in which nodes run, and how long each tensor is live in it.
 #[derive(Clone, Debug, Serialize)]
-pub struct Schedule {
+pub struct DrawnSchedule {
     /// What it is called: `plain`, or the plan's strategy and budget.
     pub name: String,
     /// What the step may use; `None` for the plain step.

@@ -10,8 +10,8 @@
 mod data;
 
 pub use data::{
-    ActivationRow, Beside, Comparison, DecisionRow, FrontierPoint, Missing, NodeRow, Page,
-    Schedule, Section, StepReport, Tensor,
+    ActivationRow, Beside, Comparison, DecisionRow, DrawnSchedule, FrontierPoint, Missing, NodeRow,
+    Page, Section, StepReport, Tensor,
 };
 
 use crate::svg::escaped;

@@ -12,7 +12,7 @@ use rekindle_engine::{Engine, Iteration, Layout, Spill};
 use rekindle_graph::{Bytes, Graph};
 use rekindle_models::Model;
 use rekindle_profile::{
-    FileSpill, HostSpill, Limited, MeasureOptions, MeasureProgress, Measurement, Origin, measure,
+    FileSpill, HostSpill, Limited, MeasureOptions, MeasureProgress, Measurement, SwapNode, measure,
 };
 
 use super::Arguments;
@@ -138,12 +138,13 @@ fn write_trace(
 }
 
 fn swap_run(limited: &Limited, limit: Bytes) -> SwapRun {
-    let count = |is: fn(&Origin) -> bool| limited.swapped.origins.iter().filter(|o| is(o)).count();
+    let count =
+        |is: fn(&SwapNode) -> bool| limited.swapped.origins.iter().filter(|o| is(o)).count();
     SwapRun {
         limit,
         peak: limited.engine.predicted().arena,
-        offloads: count(|o| matches!(o, Origin::Offload(_))),
-        fetches: count(|o| matches!(o, Origin::Fetch(_))),
+        offloads: count(|o| matches!(o, SwapNode::Offload(_))),
+        fetches: count(|o| matches!(o, SwapNode::Fetch(_))),
     }
 }
 

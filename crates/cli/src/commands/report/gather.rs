@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use rekindle_analysis::{
-    ActivationStats, Analysis, Kind, LAYERS, Measured, NodeStats, Profile, Seconds, node_peaks,
+    ActivationStats, Analysis, Kind, LAYERS, Measurements, NodeStats, Profile, Seconds, node_peaks,
 };
 use rekindle_graph::{Graph, Phase, Plan, Schedule, StorageId, Timeline};
 use rekindle_plan::{Choice, NoWatch, Options, Strategy, decisions};
@@ -193,7 +193,7 @@ fn activations(
         None => vec![None; analysis.activations.len()],
     };
     let peaks = node_peaks(graph);
-    let measured = Measured { device: "", peak_mem: &peaks, swap_times: &swap_times };
+    let measured = Measurements { device: "", peak_mem: &peaks, swap_times: &swap_times };
     let profile = Profile::new(model, batch.unwrap_or(0), graph, &measured);
     profile.activations.iter().map(activation_row).collect()
 }

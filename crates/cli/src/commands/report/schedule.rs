@@ -3,7 +3,7 @@
 
 use rekindle_analysis::LAYERS;
 use rekindle_graph::{Graph, Moment, ScheduleError, Step, StorageId, replay};
-use rekindle_report::page::{DecisionRow, Schedule, Tensor};
+use rekindle_report::page::{DecisionRow, DrawnSchedule, Tensor};
 
 /// `schedule` on `graph`, whose storages are `tensors`.
 ///
@@ -16,14 +16,14 @@ pub(super) fn schedule(
     schedule: &rekindle_graph::Schedule,
     budget: Option<u64>,
     decisions: Vec<DecisionRow>,
-) -> Result<Schedule, ScheduleError> {
+) -> Result<DrawnSchedule, ScheduleError> {
     let mut drawn = Drawn::new(graph, tensors);
     let timeline = replay(graph, schedule, |moment| drawn.step(moment))?;
     graph.storage_ids().for_each(|storage| drawn.free(storage));
     drawn.lives.sort_unstable();
     drawn.start.push(timeline.time.seconds());
     let peak = timeline.peak.get();
-    Ok(Schedule {
+    Ok(DrawnSchedule {
         name,
         budget,
         peak,
@@ -127,7 +127,7 @@ mod tests {
         {"name": "b", "phase": "backward", "time_us": 1, "reads": [0, 1], "writes": [2]}],
         "outputs": [2]}"#;
 
-    fn drawn(steps: Vec<Step>) -> Schedule {
+    fn drawn(steps: Vec<Step>) -> DrawnSchedule {
         let graph = Graph::from_json(GRAPH).expect("a graph");
         let tensor = |id: StorageId| Tensor {
             name: graph.storage_name(id),

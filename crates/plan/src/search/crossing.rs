@@ -20,7 +20,7 @@ pub(crate) const SCALE: f64 = 1024.0;
 const MOST_SEARCHES: u32 = 400;
 
 /// See the module's documentation.
-pub(crate) struct Moment<'m> {
+pub(crate) struct Crossing<'m> {
     problem: &'m Problem,
     network: Network,
     source: usize,
@@ -34,7 +34,7 @@ pub(crate) struct Moment<'m> {
     again: Vec<(u32, usize, usize)>,
 }
 
-impl<'m> Moment<'m> {
+impl<'m> Crossing<'m> {
     /// `past[v]`: node `v` has run. `needed[s]`: the future reads storage `s`, which the past
     /// wrote. `free[s]`: storage `s` is live at the moment in any case, and costs nothing. All
     /// solutions together look at `most_arcs`, and are then given up.
@@ -44,7 +44,7 @@ impl<'m> Moment<'m> {
         needed: &[bool],
         free: &[bool],
         most_arcs: u64,
-    ) -> Moment<'m> {
+    ) -> Crossing<'m> {
         // Only what can be needed again gets a node: walk back from what the future reads.
         let mut of_storage = vec![usize::MAX; problem.bytes.len()];
         let mut of_node = vec![usize::MAX; problem.time.len()];
@@ -104,7 +104,7 @@ impl<'m> Moment<'m> {
                 }
             }
         }
-        Moment {
+        Crossing {
             problem,
             network,
             source,
