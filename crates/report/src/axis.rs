@@ -67,12 +67,10 @@ impl Unit {
     pub(crate) fn show(self, value: f64) -> String {
         let (factor, sign) = self.multiple(value.abs());
         let number = value / factor;
-        let digits = if number == number.round() || number.abs() >= 100.0 {
-            0
-        } else if number.abs() >= 10.0 {
-            1
-        } else {
-            2
+        let digits = match number.abs() {
+            size if size == size.round() || size >= 100.0 => 0,
+            size if size >= 10.0 => 1,
+            _ => 2,
         };
         format!("{number:.digits$} {sign}").trim_end().to_string()
     }
@@ -114,11 +112,8 @@ impl Scale {
         let [low, high] = self.domain.map(|value| value / factor);
         let step = round_step(high - low, TICKS);
         let decimals = (-step.log10().floor()).max(0.0) as usize;
-        let decimals = if (step * 10f64.powi(decimals as i32)).fract() > 1e-9 {
-            decimals + 1
-        } else {
-            decimals
-        };
+        let between = (step * 10f64.powi(decimals as i32)).fract() > 1e-9;
+        let decimals = decimals + usize::from(between);
         let first = (low / step).ceil() as i64;
         let last = (high / step + 1e-9).floor() as i64;
         (first..=last)
@@ -157,12 +152,8 @@ mod tests {
     fn ticks_are_round_in_the_unit_that_fits() {
         let gib = 1073741824.0;
         check(Unit::Bytes, 3.3 * gib, &["0", "1", "2", "3", "4"], "y (GiB)");
-        check(
-            Unit::Bytes,
-            1.2 * gib,
-            &["0.0", "0.2", "0.4", "0.6", "0.8", "1.0", "1.2"],
-            "y (GiB)",
-        );
+        let fifths = ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0", "1.2"];
+        check(Unit::Bytes, 1.2 * gib, &fifths, "y (GiB)");
         check(Unit::Bytes, 1000.0, &["0", "200", "400", "600", "800", "1000"], "y (B)");
         check(Unit::Seconds, 0.0042, &["0", "1", "2", "3", "4", "5"], "y (ms)");
         check(Unit::Count, 1500.0, &["0", "250", "500", "750", "1000", "1250", "1500"], "y");
@@ -170,12 +161,8 @@ mod tests {
 
     #[test]
     fn a_quarter_step_keeps_its_decimals() {
-        check(
-            Unit::Seconds,
-            1.4,
-            &["0.00", "0.25", "0.50", "0.75", "1.00", "1.25", "1.50"],
-            "y (s)",
-        );
+        let quarters = ["0.00", "0.25", "0.50", "0.75", "1.00", "1.25", "1.50"];
+        check(Unit::Seconds, 1.4, &quarters, "y (s)");
     }
 
     #[test]

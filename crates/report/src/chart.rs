@@ -14,7 +14,7 @@ use crate::columns::{self, Columns};
 use crate::error::ReportError;
 use crate::frame::Frame;
 use crate::lines::{self, Line};
-use crate::{png, theme};
+use crate::png;
 
 /// Pixels of a saved PNG for each unit of the SVG: sharp on most screens and in print.
 const PNG_SCALE: f64 = 2.0;
@@ -26,8 +26,10 @@ pub struct Chart {
     pub(crate) x: Axis,
     pub(crate) y: Axis,
     pub(crate) body: Body,
-    pub(crate) limits: Vec<Mark>,
-    pub(crate) boundaries: Vec<Mark>,
+    /// Named values of the y axis.
+    pub(crate) limits: Vec<(f64, String)>,
+    /// Named values of the x axis.
+    pub(crate) boundaries: Vec<(f64, String)>,
 }
 
 /// The data of a chart, by what its x axis is.
@@ -54,13 +56,6 @@ pub enum Series {
 
 /// The heights reach so far beyond a limit, so that its label has room above the line.
 const LIMIT_HEADROOM: f64 = 1.02;
-
-/// A named value of an axis.
-#[derive(Clone, Debug)]
-pub(crate) struct Mark {
-    pub(crate) value: f64,
-    pub(crate) label: String,
-}
 
 impl Chart {
     /// A slot for each category, at equal distances: for instance one for each batch size.
@@ -98,14 +93,14 @@ impl Chart {
 
     /// Draws a line at the height `value`: a budget, or the memory of the machine.
     pub fn limit(mut self, value: f64, label: impl Into<String>) -> Chart {
-        self.limits.push(Mark { value, label: label.into() });
+        self.limits.push((value, label.into()));
         self
     }
 
     /// Draws a line across at `x`, where a phase begins. Has no meaning over categories, and is not
     /// drawn there.
     pub fn boundary(mut self, x: f64, label: impl Into<String>) -> Chart {
-        self.boundaries.push(Mark { value: x, label: label.into() });
+        self.boundaries.push((x, label.into()));
         self
     }
 
@@ -130,7 +125,7 @@ impl Chart {
     /// # Errors
     /// If the scale asks for more pixels than can be had.
     pub fn to_png(&self, scale: f64) -> Result<Vec<u8>, ReportError> {
-        png::render(&self.title, &self.to_svg(), scale, [theme::WIDTH, theme::HEIGHT])
+        png::render(self, scale)
     }
 
     /// Writes the picture to `folder` as `name.svg` and `name.png`, each whole or not at all, and
@@ -148,14 +143,13 @@ impl Chart {
     /// The names in the legend, in the order of their colours.
     pub(crate) fn legend(&self) -> Vec<&str> {
         match &self.body {
-            Body::Categories { series, .. } => match series {
-                Series::Bars(bars) | Series::Stack(bars) => {
-                    bars.iter().map(|b| b.name.as_str()).collect()
-                }
-                Series::Lines(lines) => lines.iter().map(|l| l.name.as_str()).collect(),
-            },
+            Body::Categories { series: Series::Bars(bars) | Series::Stack(bars), .. } => {
+                bars.iter().map(|b| b.name.as_str()).collect()
+            }
+            Body::Categories { series: Series::Lines(lines), .. } | Body::Lines(lines) => {
+                lines.iter().map(|l| l.name.as_str()).collect()
+            }
             Body::Columns(groups) => groups.iter().map(|g| g.name.as_str()).collect(),
-            Body::Lines(lines) => lines.iter().map(|l| l.name.as_str()).collect(),
             Body::Areas(areas) => areas.iter().map(|a| a.name.as_str()).collect(),
         }
     }
@@ -172,7 +166,7 @@ impl Chart {
             Body::Lines(lines) => lines::highest(lines),
             Body::Areas(areas) => areas::highest(areas),
         };
-        let limits = self.limits.iter().map(|limit| limit.value * LIMIT_HEADROOM);
+        let limits = self.limits.iter().map(|limit| limit.0 * LIMIT_HEADROOM);
         limits.fold(data, f64::max)
     }
 

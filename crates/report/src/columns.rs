@@ -8,14 +8,8 @@ use crate::theme::series as colour;
 #[derive(Clone, Debug)]
 pub struct Columns {
     pub(crate) name: String,
-    pub(crate) items: Vec<Item>,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct Item {
-    x: f64,
-    value: f64,
-    name: String,
+    /// The place, the height and the name of each.
+    items: Vec<(f64, f64, String)>,
 }
 
 impl Columns {
@@ -25,9 +19,9 @@ impl Columns {
         name: impl Into<String>,
         items: impl IntoIterator<Item = (f64, f64, impl Into<String>)>,
     ) -> Columns {
-        let items = items.into_iter().map(|(x, value, name)| Item { x, value, name: name.into() });
-        let drawable = items.filter(|item| item.x.is_finite() && item.value.is_finite());
-        Columns { name: name.into(), items: drawable.collect() }
+        let drawable = items.into_iter().filter(|(x, y, _)| x.is_finite() && y.is_finite());
+        let items = drawable.map(|(x, value, name)| (x, value, name.into())).collect();
+        Columns { name: name.into(), items }
     }
 }
 
@@ -38,12 +32,12 @@ const WIDEST: f64 = 24.0;
 
 /// The highest column.
 pub(crate) fn highest(groups: &[Columns]) -> f64 {
-    groups.iter().flat_map(|group| &group.items).map(|item| item.value).fold(0.0, f64::max)
+    groups.iter().flat_map(|group| &group.items).map(|item| item.1).fold(0.0, f64::max)
 }
 
 /// The first and the last place.
 pub(crate) fn x_span(groups: &[Columns]) -> [f64; 2] {
-    span(groups.iter().flat_map(|group| group.items.iter().map(|item| item.x)))
+    span(groups.iter().flat_map(|group| group.items.iter().map(|item| item.0)))
 }
 
 /// Draws every column.
@@ -53,10 +47,10 @@ pub(crate) fn draw(frame: &mut Frame<'_>, groups: &[Columns]) {
     let width = ((frame.across[1] - frame.across[0]) / places * 0.9).clamp(NARROWEST, WIDEST);
     let x = frame.linear_x(width / 2.0 + 1.0);
     for (index, group) in groups.iter().enumerate() {
-        for item in &group.items {
-            let top = frame.y.at(item.value);
-            let about = format!("{}: {}", item.name, frame.y_unit().show(item.value));
-            let corner = [x.at(item.x) - width / 2.0, top];
+        for (place, value, name) in &group.items {
+            let top = frame.y.at(*value);
+            let about = format!("{name}: {}", frame.y_unit().show(*value));
+            let corner = [x.at(*place) - width / 2.0, top];
             frame.svg.rect("column", corner, [width, frame.down[1] - top], colour(index), &about);
         }
     }

@@ -34,20 +34,13 @@ pub(crate) struct Frame<'a> {
     /// Where the boundaries are, from left to right.
     boundaries: Vec<(f64, &'a str)>,
     /// What is written in front of the data.
-    notes: Vec<Note>,
-}
-
-/// A short text beside a mark of the data.
-struct Note {
-    at: [f64; 2],
-    text: String,
-    upward: bool,
+    notes: Svg,
 }
 
 impl<'a> Frame<'a> {
     /// The background, the title, the legend, the heights and their grid.
     pub(crate) fn new(chart: &'a Chart) -> Frame<'a> {
-        let mut svg = Svg::new();
+        let mut svg = Svg::default();
         svg.rect("background", [0.0, 0.0], [WIDTH, HEIGHT], BACKGROUND, "");
         svg.text([LEFT, TITLE_LINE], &chart.title, style(TITLE_SIZE, INK, Anchor::Start, "title"));
         let below_legend = draw_legend(&mut svg, &chart.legend());
@@ -55,8 +48,8 @@ impl<'a> Frame<'a> {
         let down = [below_legend + 12.0 + labelled, HEIGHT - BOTTOM];
         let across = [LEFT, WIDTH - RIGHT];
         let y = Scale::from_zero(chart.y.unit, chart.highest(), [down[1], down[0]]);
-        let mut frame =
-            Frame { chart, svg, y, across, down, boundaries: Vec::new(), notes: Vec::new() };
+        let (boundaries, notes) = (Vec::new(), Svg::default());
+        let mut frame = Frame { chart, svg, y, across, down, boundaries, notes };
         frame.draw_heights();
         frame
     }
@@ -71,11 +64,8 @@ impl<'a> Frame<'a> {
         }
         let name = self.chart.y.label(self.chart.highest());
         let middle = (self.down[0] + self.down[1]) / 2.0;
-        self.svg.upward_text(
-            [24.0, middle],
-            &name,
-            style(TEXT_SIZE, INK, Anchor::Middle, "y-name"),
-        );
+        let name_style = style(TEXT_SIZE, INK, Anchor::Middle, "y-name");
+        self.svg.upward_text([24.0, middle], &name, name_style);
     }
 
     /// The unit of the heights.
@@ -94,8 +84,8 @@ impl<'a> Frame<'a> {
         self.draw_x_labels(&places.collect::<Vec<_>>());
         self.draw_x_name(self.chart.x.label(span[1]));
         let [low, high] = span;
-        let seen = self.chart.boundaries.iter().filter(|mark| (low..=high).contains(&mark.value));
-        self.boundaries = seen.map(|mark| (scale.at(mark.value), mark.label.as_str())).collect();
+        let seen = self.chart.boundaries.iter().filter(|mark| (low..=high).contains(&mark.0));
+        self.boundaries = seen.map(|(x, label)| (scale.at(*x), label.as_str())).collect();
         self.boundaries.sort_by(|a, b| a.0.total_cmp(&b.0));
         scale
     }
@@ -106,10 +96,8 @@ impl<'a> Frame<'a> {
         let width = (right - left) / categories.len().max(1) as f64;
         let starts: Vec<f64> =
             (0..categories.len()).map(|index| left + index as f64 * width).collect();
-        let places = starts
-            .iter()
-            .zip(categories)
-            .map(|(start, label)| (start + width / 2.0, label.as_str()));
+        let middles = starts.iter().map(|start| start + width / 2.0);
+        let places = middles.zip(categories.iter().map(String::as_str));
         self.draw_x_labels(&places.collect::<Vec<_>>());
         self.draw_x_name(self.chart.x.name.clone());
         (starts, width)
@@ -164,30 +152,20 @@ impl<'a> Frame<'a> {
 
     /// Writes a short note above a mark of the data, such as a percentage.
     pub(crate) fn note(&mut self, at: [f64; 2], text: &str) {
-        self.notes.push(Note { at, text: text.to_string(), upward: false });
+        self.notes.text(at, text, in_front(INK, Anchor::Middle, "note"));
     }
 
     /// Writes a note upwards from `at`: it takes the place of a bar that is not there.
     pub(crate) fn upward_note(&mut self, at: [f64; 2], text: &str) {
-        self.notes.push(Note { at, text: text.to_string(), upward: true });
-    }
-
-    fn draw_notes(&mut self) {
-        for Note { at, text, upward } in std::mem::take(&mut self.notes) {
-            if upward {
-                self.svg.upward_text(at, &text, in_front(MUTED, Anchor::Start, "note"));
-            } else {
-                self.svg.text(at, &text, in_front(INK, Anchor::Middle, "note"));
-            }
-        }
+        self.notes.upward_text(at, text, in_front(MUTED, Anchor::Start, "note"));
     }
 
     fn draw_limits(&mut self) {
         let [left, right] = self.across;
-        for limit in &self.chart.limits {
-            let at = self.y.at(limit.value);
+        for (value, label) in &self.chart.limits {
+            let at = self.y.at(*value);
             self.svg.line("limit", [left, at], [right, at], LIMIT, "7 4");
-            let text = format!("{}: {}", limit.label, self.chart.y.unit.show(limit.value));
+            let text = format!("{label}: {}", self.y_unit().show(*value));
             let base = if at - self.down[0] < TEXT_SIZE { at + TEXT_SIZE + 2.0 } else { at - 6.0 };
             self.svg.text([right - 4.0, base], &text, in_front(LIMIT, Anchor::End, "limit-label"));
         }
@@ -199,7 +177,7 @@ impl<'a> Frame<'a> {
         self.svg.line("axis", [left, self.down[1]], [right, self.down[1]], INK, "");
         self.draw_boundaries();
         self.draw_limits();
-        self.draw_notes();
+        self.svg.cover(self.notes);
         self.svg.finish(&self.chart.title)
     }
 }

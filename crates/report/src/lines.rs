@@ -51,9 +51,8 @@ pub(crate) fn draw_over_categories(frame: &mut Frame<'_>, categories: &[String],
     draw_lines(frame, lines, true, |index| left + (index + 0.5) * slot);
 }
 
-/// Draws every line, then the notes in front of all lines.
+/// Draws every line; the frame puts the notes in front of all lines.
 fn draw_lines(frame: &mut Frame<'_>, lines: &[Line], dotted: bool, x: impl Fn(f64) -> f64) {
-    let mut notes = Vec::new();
     for (index, line) in lines.iter().enumerate() {
         let places: Vec<[f64; 2]> =
             line.points.iter().map(|[px, py]| [x(*px), frame.y.at(*py)]).collect();
@@ -61,13 +60,11 @@ fn draw_lines(frame: &mut Frame<'_>, lines: &[Line], dotted: bool, x: impl Fn(f6
         if dotted {
             for (place, [_, value]) in places.iter().zip(&line.points) {
                 let about = format!("{}: {}", line.name, frame.y_unit().show(*value));
-                frame.svg.circle("dot", *place, DOT, colour(index), &about);
+                frame.svg.dot(*place, DOT, colour(index), &about);
             }
         }
-        let noted = places.iter().zip(&line.notes).filter(|(_, note)| !note.is_empty());
-        notes.extend(noted.map(|(place, note)| ([place[0], place[1] - DOT - 6.0], note)));
-    }
-    for (place, note) in notes {
-        frame.note(place, note);
+        for ([x, y], note) in places.iter().zip(&line.notes).filter(|(_, note)| !note.is_empty()) {
+            frame.note([*x, y - DOT - 6.0], note);
+        }
     }
 }

@@ -3,28 +3,15 @@
 use std::sync::Arc;
 
 use resvg::tiny_skia::{Pixmap, Transform};
-use resvg::usvg::{self, Options, Tree, fontdb};
+use resvg::usvg::{Options, Tree, fontdb};
 
+use crate::chart::Chart;
 use crate::error::ReportError;
+use crate::theme::{HEIGHT, WIDTH};
 
-/// Renders `svg`, which is `size` units large, at `scale` pixels per unit.
-pub(crate) fn render(
-    title: &str,
-    svg: &str,
-    scale: f64,
-    size: [f64; 2],
-) -> Result<Vec<u8>, ReportError> {
-    let failed = |reason: String| ReportError::Render { title: title.to_string(), reason };
-    let tree = parse(svg).map_err(|error| failed(error.to_string()))?;
-    let [width, height] = size.map(|side| (side * scale).round() as u32);
-    let mut pixels = Pixmap::new(width, height).ok_or(ReportError::TooLarge { width, height })?;
-    let transform = Transform::from_scale(scale as f32, scale as f32);
-    resvg::render(&tree, transform, &mut pixels.as_mut());
-    pixels.encode_png().map_err(|error| failed(error.to_string()))
-}
-
-/// The picture as the renderer sees it, every text laid out.
-pub(crate) fn parse(svg: &str) -> Result<Tree, usvg::Error> {
+/// Renders `chart` at `scale` pixels per unit of its SVG.
+pub(crate) fn render(chart: &Chart, scale: f64) -> Result<Vec<u8>, ReportError> {
+    let failed = |reason: String| ReportError::Render { title: chart.title.clone(), reason };
     let mut fonts = fontdb::Database::new();
     fonts.load_font_data(notosans::REGULAR_TTF.to_vec());
     let options = Options {
@@ -32,5 +19,11 @@ pub(crate) fn parse(svg: &str) -> Result<Tree, usvg::Error> {
         fontdb: Arc::new(fonts),
         ..Options::default()
     };
-    Tree::from_str(svg, &options)
+    let tree = Tree::from_str(&chart.to_svg(), &options);
+    let tree = tree.map_err(|error| failed(error.to_string()))?;
+    let [width, height] = [WIDTH, HEIGHT].map(|side| (side * scale).round() as u32);
+    let mut pixels = Pixmap::new(width, height).ok_or(ReportError::TooLarge { width, height })?;
+    let transform = Transform::from_scale(scale as f32, scale as f32);
+    resvg::render(&tree, transform, &mut pixels.as_mut());
+    pixels.encode_png().map_err(|error| failed(error.to_string()))
 }

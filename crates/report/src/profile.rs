@@ -37,12 +37,13 @@ pub fn profile_charts(profile: &Profile, graph: &Graph, limit: Option<Bytes>) ->
     });
     let over_step =
         Chart::areas(title("Memory over the step"), nodes_run(), live_memory(), layers.collect());
-    let node_times = nodes("Run time of each node", seconds("run time"), |n| n.run_time.get());
+    let run_time = Axis::new("run time", Unit::Seconds);
+    let node_times = nodes("Run time of each node", run_time, |n| n.run_time.get());
     let node_peaks =
         nodes("Memory while each node runs", peak_memory(), |n| n.peak_mem.get() as f64);
     let size = Axis::new("size", Unit::Bytes);
     let sizes = activations("Size of each activation", size, |a| a.memory_size.get() as f64);
-    let idle = seconds("inactive time");
+    let idle = Axis::new("inactive time", Unit::Seconds);
     let idle_times = activations("Idle time of each activation", idle, |a| {
         a.inactive_time.map_or(f64::NAN, Seconds::get)
     });
@@ -153,10 +154,6 @@ fn live_memory() -> Axis {
 
 fn peak_memory() -> Axis {
     Axis::new("peak memory", Unit::Bytes)
-}
-
-fn seconds(name: &str) -> Axis {
-    Axis::new(name, Unit::Seconds)
 }
 
 /// Marks where the passes begin, at the place of each node. The optimizer's nodes stand among those

@@ -9,9 +9,13 @@ use std::fmt::Write as _;
 use crate::theme;
 
 /// An SVG document that grows from back to front.
+#[derive(Default)]
 pub(crate) struct Svg {
     body: String,
 }
+
+/// A place in the picture, or a size: across and down.
+type Point = [f64; 2];
 
 /// Where a text stands with respect to its point.
 #[derive(Clone, Copy)]
@@ -42,20 +46,9 @@ const HALO: &str =
     " stroke=\"#ffffff\" stroke-width=\"4\" stroke-linejoin=\"round\" paint-order=\"stroke\"";
 
 impl Svg {
-    pub(crate) fn new() -> Svg {
-        Svg { body: String::new() }
-    }
-
     /// A filled rectangle; `hover` is what a viewer shows when pointed at.
-    pub(crate) fn rect(
-        &mut self,
-        class: &str,
-        corner: [f64; 2],
-        size: [f64; 2],
-        fill: &str,
-        hover: &str,
-    ) {
-        let [x, y] = corner.map(Short);
+    pub(crate) fn rect(&mut self, class: &str, at: Point, size: Point, fill: &str, hover: &str) {
+        let [x, y] = at.map(Short);
         let [width, height] = size.map(|v| Short(v.max(0.0)));
         let shape = format!(
             "<rect class=\"{class}\" x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" \
@@ -65,31 +58,15 @@ impl Svg {
     }
 
     /// A filled circle.
-    pub(crate) fn circle(
-        &mut self,
-        class: &str,
-        centre: [f64; 2],
-        radius: f64,
-        fill: &str,
-        hover: &str,
-    ) {
+    pub(crate) fn dot(&mut self, centre: Point, radius: f64, fill: &str, hover: &str) {
         let [x, y] = centre.map(Short);
-        let shape = format!(
-            "<circle class=\"{class}\" cx=\"{x}\" cy=\"{y}\" r=\"{}\" fill=\"{fill}\"",
-            Short(radius)
-        );
+        let shape =
+            format!("<circle class=\"dot\" cx=\"{x}\" cy=\"{y}\" r=\"{radius}\" fill=\"{fill}\"");
         self.element(&shape, "circle", hover);
     }
 
     /// A straight line; `dash` is empty or a dash pattern.
-    pub(crate) fn line(
-        &mut self,
-        class: &str,
-        from: [f64; 2],
-        to: [f64; 2],
-        stroke: &str,
-        dash: &str,
-    ) {
+    pub(crate) fn line(&mut self, class: &str, from: Point, to: Point, stroke: &str, dash: &str) {
         let [x1, y1] = from.map(Short);
         let [x2, y2] = to.map(Short);
         let dash =
@@ -103,7 +80,7 @@ impl Svg {
     }
 
     /// An open line through `points`.
-    pub(crate) fn polyline(&mut self, points: &[[f64; 2]], stroke: &str) {
+    pub(crate) fn polyline(&mut self, points: &[Point], stroke: &str) {
         let _ = writeln!(
             self.body,
             "<path class=\"series\" d=\"{}\" fill=\"none\" stroke=\"{stroke}\" stroke-width=\"2\" \
@@ -113,19 +90,19 @@ impl Svg {
     }
 
     /// A filled outline through `points`.
-    pub(crate) fn polygon(&mut self, points: &[[f64; 2]], fill: &str) {
+    pub(crate) fn polygon(&mut self, points: &[Point], fill: &str) {
         let _ =
             writeln!(self.body, "<path class=\"series\" d=\"{}Z\" fill=\"{fill}\"/>", path(points));
     }
 
     /// A level text.
-    pub(crate) fn text(&mut self, at: [f64; 2], text: &str, style: Style) {
+    pub(crate) fn text(&mut self, at: Point, text: &str, style: Style) {
         let [x, y] = at.map(Short);
         self.words(&format!("x=\"{x}\" y=\"{y}\""), text, style);
     }
 
     /// A text that reads upwards.
-    pub(crate) fn upward_text(&mut self, at: [f64; 2], text: &str, style: Style) {
+    pub(crate) fn upward_text(&mut self, at: Point, text: &str, style: Style) {
         let [x, y] = at.map(Short);
         self.words(&format!("transform=\"translate({x} {y}) rotate(-90)\""), text, style);
     }
@@ -156,6 +133,11 @@ impl Svg {
         };
     }
 
+    /// Puts `front` before everything that is there.
+    pub(crate) fn cover(&mut self, front: Svg) {
+        self.body += &front.body;
+    }
+
     /// The whole document.
     pub(crate) fn finish(self, title: &str) -> String {
         let (width, height) = (theme::WIDTH, theme::HEIGHT);
@@ -184,7 +166,7 @@ fn dark_style() -> String {
     style + "}</style>\n"
 }
 
-fn path(points: &[[f64; 2]]) -> String {
+fn path(points: &[Point]) -> String {
     let mut data = String::new();
     for (index, point) in points.iter().enumerate() {
         let [x, y] = point.map(Short);

@@ -46,11 +46,9 @@ pub(crate) const ON_DARK: [(&str, &str); 6] = [
     (BOUNDARY, "#7f8c9a"),
 ];
 
-/// How many colours there are.
-pub(crate) const SERIES_COUNT: usize = 8;
 /// One colour per series, told apart by people who see few colours as well (they differ in
 /// lightness).
-const SERIES: [&str; SERIES_COUNT] =
+pub(crate) const SERIES: [&str; 8] =
     ["#2563eb", "#f28e2b", "#0f9d76", "#8b5cf6", "#8a94a3", "#3bb4d8", "#9a6b3f", "#d64550"];
 
 /// The colour of the `index`-th series; they repeat after eight.

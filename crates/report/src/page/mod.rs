@@ -60,11 +60,9 @@ impl Page {
 
 /// The colours of the charts, as the style's variables.
 fn colours() -> String {
-    let series = (0..theme::SERIES_COUNT)
-        .map(|index| format!("--series-{index}: {};", theme::series(index)))
-        .collect::<Vec<_>>()
-        .join(" ");
-    format!(":root {{ {series} }}")
+    let series = theme::SERIES.iter().enumerate();
+    let series = series.map(|(index, colour)| format!("--series-{index}: {colour};"));
+    format!(":root {{ {} }}", series.collect::<Vec<_>>().join(" "))
 }
 
 #[cfg(test)]
