@@ -11,11 +11,7 @@ use rekindle::{FitOptions, plain, profile_layout};
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = build(
         "transformer-tiny",
-        &ModelOptions {
-            batch: 8,
-            optimizer: Some(Optimizer::sgd(0.01)),
-            ..ModelOptions::default()
-        },
+        &ModelOptions { batch: 8, optimizer: Some(Optimizer::sgd(0.01)), ..Default::default() },
     )?;
     // The step as a graph with the time of every node. A graph may as well come from a file:
     // `rekindle::graph::read_graph`.

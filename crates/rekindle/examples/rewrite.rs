@@ -14,11 +14,7 @@ use rekindle::verify::{verify, verify_rewritten};
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = build(
         "transformer-tiny",
-        &ModelOptions {
-            batch: 8,
-            optimizer: Some(Optimizer::sgd(0.01)),
-            ..ModelOptions::default()
-        },
+        &ModelOptions { batch: 8, optimizer: Some(Optimizer::sgd(0.01)), ..Default::default() },
     )?;
     // A guess of the times will do here: the rewriter does not look at them.
     let graph = estimate(&lower(&model.program, 2));

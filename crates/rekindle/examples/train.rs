@@ -10,11 +10,7 @@ use rekindle::{FitOptions, Trainer, check_numbers, fit, plain};
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = build(
         "transformer-tiny",
-        &ModelOptions {
-            batch: 8,
-            optimizer: Some(Optimizer::sgd(0.01)),
-            ..ModelOptions::default()
-        },
+        &ModelOptions { batch: 8, optimizer: Some(Optimizer::sgd(0.01)), ..Default::default() },
     )?;
     let options = FitOptions::default();
     let plain = plain(&model, options.threads);

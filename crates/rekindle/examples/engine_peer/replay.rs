@@ -10,7 +10,7 @@ use std::path::Path;
 
 use rekindle_engine::{Engine, Iteration};
 use rekindle_graph::StorageId;
-use rekindle_models::{Model, ModelOptions, Values, weights};
+use rekindle_models::{Model, ModelOptions, weights};
 use safetensors::SafeTensors;
 
 use crate::Outcome;
@@ -68,23 +68,10 @@ fn write_data(engine: &mut Engine, model: &Model, path: &Path) -> Outcome<()> {
         let tensor = model.program.tensor(input.tensor);
         let stored = file.tensor(&tensor.name)?;
         if stored.shape() != tensor.shape {
-            return Err(format!(
-                "`{}` is {:?}, not {:?}",
-                tensor.name,
-                stored.shape(),
-                tensor.shape
-            )
-            .into());
+            let (name, is, shape) = (&tensor.name, stored.shape(), &tensor.shape);
+            return Err(format!("`{name}` is {is:?}, not {shape:?}").into());
         }
         engine.bytes_mut(input.tensor)?.copy_from_slice(stored.data());
-    }
-    Ok(())
-}
-
-pub(crate) fn write(engine: &mut Engine, id: StorageId, values: &Values) -> Outcome<()> {
-    match values {
-        Values::F32(values) => engine.write_f32(id, values)?,
-        Values::I64(values) => engine.write_i64(id, values)?,
     }
     Ok(())
 }

@@ -6,19 +6,16 @@
 use std::io::{BufRead, Write};
 use std::time::Instant;
 
+use rekindle::write_batch;
 use rekindle_engine::{Engine, Iteration};
-use rekindle_models::data;
 
 use crate::Outcome;
-use crate::replay::write;
 use crate::request::Request;
 
 pub(crate) fn run(request: &Request) -> Outcome<()> {
     let model = request.build(&request.options)?;
     let mut engine = Engine::new(&model.program, request.threads)?;
-    for (id, values) in data::batch(&model, 1, 1) {
-        write(&mut engine, id, &values)?;
-    }
+    write_batch(&mut engine, &model, 1, 1)?;
     let mut answers = std::io::stdout();
     writeln!(answers, "{}", engine.predicted().arena.get())?;
     for (step, line) in (1..).zip(std::io::stdin().lock().lines()) {
