@@ -8,7 +8,7 @@
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write as _};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
@@ -60,7 +60,7 @@ pub(crate) fn run(repo: &Repo, words: &[String]) -> Result<()> {
 }
 
 fn engine(repo: &Repo, names: &[String]) -> Result<()> {
-    check_names(names, CASES.iter().map(|case| case.0))?;
+    check_names(names, &CASES.map(|case| case.0))?;
     let peer = python::engine_peer(repo, "release")?;
     let interpreter = python::interpreter(repo)?;
     let mut results = Vec::new();
@@ -72,7 +72,14 @@ fn engine(repo: &Repo, names: &[String]) -> Result<()> {
         let mut theirs = repo.command(&interpreter);
         theirs.args(["python/bench/serve_torch.py", model, &threads.to_string()]);
         theirs.env("PYTHONPATH", "python/tests");
-        let result = take_turns(case, Side::start(ours)?, Side::start(theirs)?)?;
+        let mut result =
+            Comparison { case, ours: Side::start(ours)?, theirs: Side::start(theirs)? };
+        for _ in 0..=ROUNDS {
+            result.ours.step()?;
+            result.theirs.step()?;
+        }
+        result.ours.finish()?;
+        result.theirs.finish()?;
         println!("{}", result.row());
         results.push(result);
     }
@@ -82,7 +89,6 @@ fn engine(repo: &Repo, names: &[String]) -> Result<()> {
 /// A process that runs a step whenever it is told to.
 struct Side {
     process: Child,
-    orders: ChildStdin,
     answers: BufReader<ChildStdout>,
     peak: u64,
     seconds: Vec<f64>,
@@ -92,9 +98,8 @@ impl Side {
     /// Starts the process and waits until it is ready.
     fn start(mut command: Command) -> Result<Side> {
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let orders = process.stdin.take().context("no pipe to the process")?;
         let answers = BufReader::new(process.stdout.take().context("no pipe from the process")?);
-        let mut side = Side { process, orders, answers, peak: 0, seconds: Vec::new() };
+        let mut side = Side { process, answers, peak: 0, seconds: Vec::new() };
         side.peak = side.answer()?.trim().parse()?;
         Ok(side)
     }
@@ -108,7 +113,7 @@ impl Side {
     }
 
     fn step(&mut self) -> Result<()> {
-        writeln!(self.orders, "step")?;
+        writeln!(self.process.stdin.as_mut().context("no pipe to the process")?, "step")?;
         let answer = self.answer()?;
         let (seconds, loss) =
             answer.trim().split_once(' ').context("the answer is not two numbers")?;
@@ -119,22 +124,13 @@ impl Side {
         Ok(())
     }
 
-    /// Ends the process, and gives its times without the first.
-    fn finish(self) -> Result<Times> {
-        let Side { mut process, orders, seconds, peak, .. } = self;
-        drop(orders);
-        process.wait()?;
-        Ok(Times { seconds: seconds[1..].to_vec(), peak })
+    /// Ends the process (to wait for it closes its input), and forgets the first time.
+    fn finish(&mut self) -> Result<()> {
+        self.process.wait()?;
+        self.seconds.remove(0);
+        Ok(())
     }
-}
 
-/// What a side needed.
-struct Times {
-    seconds: Vec<f64>,
-    peak: u64,
-}
-
-impl Times {
     fn least(&self) -> f64 {
         self.seconds.iter().copied().fold(f64::INFINITY, f64::min)
     }
@@ -147,16 +143,8 @@ impl Times {
 /// Both sides of a case.
 struct Comparison<'a> {
     case: &'a Case,
-    ours: Times,
-    theirs: Times,
-}
-
-fn take_turns(case: &Case, mut ours: Side, mut theirs: Side) -> Result<Comparison<'_>> {
-    for _ in 0..=ROUNDS {
-        ours.step()?;
-        theirs.step()?;
-    }
-    Ok(Comparison { case, ours: ours.finish()?, theirs: theirs.finish()? })
+    ours: Side,
+    theirs: Side,
 }
 
 impl Comparison<'_> {

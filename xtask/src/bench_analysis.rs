@@ -27,7 +27,7 @@ pub(crate) const FIGURES: &str = "docs/figures";
 
 /// Runs the parts that `words` name, or all.
 pub(crate) fn run(repo: &Repo, words: &[String]) -> Result<()> {
-    check_names(words, PARTS.into_iter())?;
+    check_names(words, &PARTS)?;
     let [profiled, compared] = PARTS.map(|part| is_wanted(words, part));
     if profiled {
         for (model, rest) in PROFILES {

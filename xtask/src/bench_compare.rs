@@ -38,7 +38,7 @@ const SHOWN: &str = "50%,b32";
 
 /// Runs the cases that `names` hold, or all.
 pub(crate) fn run(repo: &Repo, names: &[String]) -> Result<()> {
-    check_names(names, CASES.iter().map(|case| case.0))?;
+    check_names(names, &CASES.map(|case| case.0))?;
     let archive = Archive::open(repo, "compare")?;
     let measure = |case: &Case| {
         let mut example =
@@ -66,33 +66,26 @@ struct Row {
     predicted_peak: u64,
     plain: Vec<f64>,
     plan_seconds: f64,
-    planned: Option<Planned>,
-}
-
-/// The part of a row that only a strategy with a plan has.
-struct Planned {
-    /// In percent.
-    predicted: f64,
-    bound: f64,
-    recomputed: u32,
-    /// Of a plan that was run; one that is predicted to be far slower than the search's is not.
-    measured: Option<Measured>,
-}
-
-struct Measured {
-    peak: u64,
-    seconds: Vec<f64>,
+    /// Overhead and bound in percent, and how much is recomputed, if the strategy has a plan.
+    planned: Option<(f64, f64, u32)>,
+    /// Peak and times of a plan that was run; one that is predicted to be far slower than the
+    /// search's is not.
+    measured: Option<(u64, Vec<f64>)>,
 }
 
 impl Row {
     /// The measured overhead in percent: the median over the rounds, in each of which both steps
     /// ran in short turns, so that a machine that is slower for a while is so for both.
     fn overhead(&self) -> Option<f64> {
-        Some(100.0 * (ratio(&self.measured()?.seconds, &self.plain) - 1.0))
+        Some(100.0 * (ratio(&self.measured.as_ref()?.1, &self.plain) - 1.0))
     }
 
-    fn measured(&self) -> Option<&Measured> {
-        self.planned.as_ref()?.measured.as_ref()
+    fn predicted(&self) -> Option<f64> {
+        Some(self.planned?.0)
+    }
+
+    fn peak(&self) -> Option<u64> {
+        Some(self.measured.as_ref()?.0)
     }
 
     /// `resnet152, batch 32, 50%, search`.
@@ -107,16 +100,11 @@ fn parse(csv: &str) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for line in lines(csv)? {
         let measured = match line.optional("measured_peak_bytes")? {
-            Some(peak) => Some(Measured { peak, seconds: line.seconds("planned_seconds")? }),
+            Some(peak) => Some((peak, line.seconds("planned_seconds")?)),
             None => None,
         };
         let planned = match line.optional("predicted_overhead_percent")? {
-            Some(predicted) => Some(Planned {
-                predicted,
-                bound: line.get("bound_percent")?,
-                recomputed: line.get("recomputed")?,
-                measured,
-            }),
+            Some(overhead) => Some((overhead, line.get("bound_percent")?, line.get("recomputed")?)),
             None => None,
         };
         rows.push(Row {
@@ -130,6 +118,7 @@ fn parse(csv: &str) -> Result<Vec<Row>> {
             plain: line.seconds("plain_seconds")?,
             plan_seconds: line.get("plan_seconds")?,
             planned,
+            measured,
         });
     }
     Ok(rows)
@@ -138,22 +127,16 @@ fn parse(csv: &str) -> Result<Vec<Row>> {
 /// What is claimed of the rows, and whether it holds.
 fn claims(rows: &[Row]) -> Vec<Claim> {
     let ours: Vec<&Row> = rows.iter().filter(|r| r.strategy == "search").collect();
-    let measured = || rows.iter().filter_map(|r| Some((r, r.measured()?)));
-    let met = ours.iter().filter(|r| r.measured().is_some_and(|m| m.peak <= r.budget));
-    let met = met.count();
-    let equal = measured().filter(|(r, m)| m.peak == r.predicted_peak);
-    let equal = equal.count();
+    let meets = |r: &Row| r.peak().is_some_and(|peak| peak <= r.budget);
+    let met = ours.iter().filter(|r| meets(r)).count();
+    let measured = rows.iter().filter(|r| r.measured.is_some()).count();
+    let equal = rows.iter().filter(|r| r.peak() == Some(r.predicted_peak)).count();
+    let text = format!("measured peak = predicted peak in {equal} of {measured} rows, to the byte");
     let mut claims = vec![
         (met == ours.len(), format!("search meets {met} of {} budgets", ours.len())),
-        (
-            equal == measured().count(),
-            format!(
-                "measured peak = predicted peak in {equal} of {} rows, to the byte",
-                measured().count()
-            ),
-        ),
+        (equal == measured, text),
     ];
-    let off = |r: &&Row| Some((r.overhead()? - r.planned.as_ref()?.predicted).abs());
+    let off = |r: &&Row| Some((r.overhead()? - r.predicted()?).abs());
     let far = ours.iter().filter_map(|r| Some((off(r)?, r))).max_by(|a, b| a.0.total_cmp(&b.0));
     if let Some((points, row)) = far {
         claims.push((
@@ -175,7 +158,7 @@ fn claims(rows: &[Row]) -> Vec<Claim> {
         }
         if row.batch == 64 {
             claims.push((
-                row.measured().is_some_and(|m| m.peak <= row.budget),
+                meets(row),
                 format!(
                     "batch 64 trains within the plain peak of batch 32, for {overhead:.1} % more \
                      time"
@@ -187,16 +170,16 @@ fn claims(rows: &[Row]) -> Vec<Claim> {
     let mut compared = 0;
     for row in rows.iter().filter(|r| r.strategy != "search") {
         let same = |r: &&&Row| (&r.model, r.batch, &r.share) == (&row.model, row.batch, &row.share);
-        let Some((search, theirs)) = ours.iter().find(same).zip(row.planned.as_ref()) else {
+        let Some((search, theirs)) = ours.iter().find(same).zip(row.predicted()) else {
             continue;
         };
-        let Some((ours, predicted)) = search.overhead().zip(search.planned.as_ref()) else {
+        let Some((ours, predicted)) = search.overhead().zip(search.predicted()) else {
             continue;
         };
         compared += 1;
         let slower_by = match row.overhead() {
             Some(measured) => ours - measured,
-            None => predicted.predicted - theirs.predicted,
+            None => predicted - theirs,
         };
         if slower_by > NOISE {
             slower.push(format!("{} by {slower_by:.1} points", row.name()));
@@ -244,17 +227,14 @@ fn summary(archive: &Archive, rows: &[Row], claims: &[Claim]) -> Result<String> 
             mebibytes(row.plain_peak)
         )?;
         let dash = || "-".to_owned();
-        match &row.planned {
-            Some(planned) => writeln!(
+        match row.planned {
+            Some((predicted, bound, recomputed)) => writeln!(
                 text,
-                " {:.0} | {:.3} | {} | {} | {:.1} | {:.1} | {} | {:.1} |",
+                " {:.0} | {:.3} | {} | {} | {predicted:.1} | {bound:.1} | {recomputed} | {:.1} |",
                 mebibytes(row.predicted_peak),
                 median(&row.plain),
-                row.measured().map_or_else(dash, |m| format!("{:.3}", median(&m.seconds))),
+                row.measured.as_ref().map_or_else(dash, |m| format!("{:.3}", median(&m.1))),
                 row.overhead().map_or_else(dash, |o| format!("{o:.1}")),
-                planned.predicted,
-                planned.bound,
-                planned.recomputed,
                 row.plan_seconds
             )?,
             None => writeln!(

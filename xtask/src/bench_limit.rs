@@ -33,7 +33,7 @@ const REFUSED: i32 = 3;
 
 /// Runs the cases that `names` hold, or all.
 pub(crate) fn run(repo: &Repo, names: &[String]) -> Result<()> {
-    check_names(names, CASES.iter().map(|case| case.0))?;
+    check_names(names, &CASES.map(|case| case.0))?;
     show(&mut repo.cargo("build --quiet --release --locked --package rekindle-cli"))?;
     let archive = Archive::open(repo, "limit")?;
     let kept = archive.cases(&CASES, names, |case| measure(repo, case), |_, csv| row(csv))?;

@@ -20,7 +20,7 @@ const COST_BOUND: f64 = 1.3;
 
 /// Runs the cases that `names` hold, or all.
 pub(crate) fn run(repo: &Repo, names: &[String]) -> Result<()> {
-    check_names(names, CASES.iter().map(|(model, _)| *model))?;
+    check_names(names, &CASES.map(|case| case.0))?;
     let archive = Archive::open(repo, "profile")?;
     let measure = |(model, batch): &Case| {
         let mut example =

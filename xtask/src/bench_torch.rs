@@ -40,7 +40,7 @@ const FEWEST_BUDGETS: usize = 3;
 
 /// Runs the cases that `names` hold, or all.
 pub(crate) fn run(repo: &Repo, names: &[String]) -> Result<()> {
-    check_names(names, CASES.iter().map(|case| case.0).chain(TRIALS))?;
+    check_names(names, &[&CASES.map(|case| case.0)[..], &TRIALS].concat())?;
     let interpreter = python::interpreter(repo)?;
     let package = python::package(repo, &interpreter)?;
     let contest = |case: &str, rounds: u32| {

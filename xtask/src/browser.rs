@@ -70,13 +70,9 @@ fn install(repo: &Repo) -> Result<()> {
     }
     if !Path::new(BROWSER).exists() {
         eprintln!("installing chromium");
+        let words = "install --yes --quiet --no-install-recommends chromium".split(' ');
         show(repo.command("apt-get").args(["update", "--quiet"]))
-            .and_then(|()| {
-                show(
-                    repo.command("apt-get")
-                        .args("install --yes --quiet --no-install-recommends chromium".split(' ')),
-                )
-            })
+            .and_then(|()| show(repo.command("apt-get").args(words)))
             .context("cannot install chromium: run `apt-get install chromium` as root")?;
     }
     let driver = repo.path(FOLDER).join("node_modules/playwright-core");

@@ -121,12 +121,9 @@ fn path_of(span: &str) -> Option<&str> {
     let plain = path.chars().all(|c| c.is_ascii_alphanumeric() || "._-/".contains(c));
     let inner = path.trim_end_matches('/').contains('/') || path.ends_with('/');
     let named = inner || cut || FILE_ENDINGS.iter().any(|ending| path.ends_with(ending));
-    (plain && named && !path.starts_with('/') && !is_format_name(path)).then_some(path)
-}
-
-/// A versioned format such as `remat.graph/1` looks like a path and is none.
-fn is_format_name(path: &str) -> bool {
-    path.rsplit_once('/').is_some_and(|(_, version)| version.parse::<u32>().is_ok())
+    // A versioned format such as `remat.graph/1` looks like a path and is none.
+    let format = path.rsplit_once('/').is_some_and(|(_, version)| version.parse::<u32>().is_ok());
+    (plain && named && !path.starts_with('/') && !format).then_some(path)
 }
 
 /// The file that a link leads to, unless it leads out of the project or within the page.
@@ -156,13 +153,12 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_exist_pass() {
+    fn paths_and_tasks_must_exist() {
         check_names("`crates/graph` `README.md` [a](README.md#b) [c](https://x.org/y)", &[]);
-    }
-
-    #[test]
-    fn paths_that_do_not_exist_are_named() {
         check_names("`crates/gone` [a](gone.md) `gone.rs`", &["crates/gone", "gone.rs", "gone.md"]);
+        // Words that are no paths.
+        check_names("`remat.graph/1` `Vec<u8>` `a + b / c` `plan` `/` `n/a b`", &[]);
+        check_names("`cargo xtask test fmt` and `cargo xtask lost`", &["cargo xtask lost"]);
     }
 
     #[test]
@@ -193,15 +189,5 @@ mod tests {
     fn placeholders_are_checked_up_to_their_folder() {
         assert_eq!(path_of("bench/runs/<date>-engine/raw.csv"), Some("bench/runs/"));
         assert_eq!(path_of("bench/runs/*"), Some("bench/runs/"));
-    }
-
-    #[test]
-    fn words_that_are_no_paths_pass() {
-        check_names("`remat.graph/1` `Vec<u8>` `a + b / c` `plan` `/` `n/a b`", &[]);
-    }
-
-    #[test]
-    fn tasks_must_exist() {
-        check_names("`cargo xtask test fmt` and `cargo xtask lost`", &["cargo xtask lost"]);
     }
 }

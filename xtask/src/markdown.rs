@@ -16,13 +16,6 @@ pub(crate) struct Piece {
     pub(crate) text: String,
 }
 
-impl Piece {
-    fn and(mut self, text: &str) -> Piece {
-        self.text += text;
-        self
-    }
-}
-
 /// The documents that must stay true: those in the root, under `docs`, and of the benchmarks.
 pub(crate) fn documents(repo: &Repo) -> Result<Vec<String>> {
     let root = ["README", "ARCHITECTURE", "CONTRIBUTING", "SECURITY", "bench/README"];
@@ -50,7 +43,9 @@ pub(crate) fn code(text: &str) -> Vec<Piece> {
         } else {
             for (part, text) in content.trim().split('`').enumerate() {
                 span = match (span.take(), part) {
-                    (Some(begun), 0) => Some(begun.and(" ").and(text)),
+                    (Some(Piece { line, text: begun }), 0) => {
+                        Some(Piece { line, text: format!("{begun} {text}") })
+                    }
                     (Some(whole), _) => {
                         pieces.push(whole);
                         None

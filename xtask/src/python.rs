@@ -88,8 +88,7 @@ fn wheel(repo: &Repo, python: &Path) -> Result<PathBuf> {
     let mut command = repo.command(python);
     command.args(build.split_whitespace()).arg(&source);
     // What is compiled of other crates is compiled once for this and for the checkout.
-    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or("target".into());
-    command.env("CARGO_TARGET_DIR", repo.path(target));
+    command.env("CARGO_TARGET_DIR", repo.target());
     command.env("PATH", with_maturin(python)?);
     show(command.current_dir(&wheels)).context("no wheel can be built from the sdist")?;
     let built = only_file(&wheels, "whl")?;
@@ -103,9 +102,8 @@ fn wheel(repo: &Repo, python: &Path) -> Result<PathBuf> {
 
 /// The file in `folder` whose name has that ending.
 fn only_file(folder: &Path, ending: &str) -> Result<PathBuf> {
-    let files = std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path()));
-    let files = files.collect::<Result<Vec<_>>>()?;
-    let mut files = files.into_iter();
+    let files = std::fs::read_dir(folder)?.collect::<Result<Vec<_>, _>>()?;
+    let mut files = files.iter().map(std::fs::DirEntry::path);
     let found = files.find(|path| path.to_string_lossy().ends_with(ending));
     found.with_context(|| format!("no .{ending} was made in {}", folder.display()))
 }
@@ -136,9 +134,8 @@ fn install(repo: &Repo, python: &Path, folder: &Path, source: &Path, option: &st
 pub(crate) fn engine_peer(repo: &Repo, profile: &str) -> Result<PathBuf> {
     let mut build = repo.cargo("build --quiet --locked --package rekindle --example engine_peer");
     show(build.args(["--profile", profile]))?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or("target".into());
     let folder = if profile == "dev" { "debug" } else { profile };
-    Ok(repo.path(target).join(folder).join("examples/engine_peer"))
+    Ok(repo.target().join(folder).join("examples/engine_peer"))
 }
 
 /// A Python that has the requirements; installs them first if need be.

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 /// The root of the checkout. Every path that a task names is relative to it.
 pub(crate) struct Repo {
@@ -67,17 +67,19 @@ impl Repo {
     /// Builds the command `rekindle` as the tests do, and gives its path.
     pub(crate) fn tool(&self) -> Result<PathBuf> {
         show(&mut self.cargo("build --quiet --package rekindle-cli --locked"))?;
-        let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or("target".into());
-        Ok(self.path(target).join("debug/rekindle"))
+        Ok(self.target().join("debug/rekindle"))
+    }
+
+    /// Where cargo builds.
+    pub(crate) fn target(&self) -> PathBuf {
+        self.path(std::env::var_os("CARGO_TARGET_DIR").unwrap_or("target".into()))
     }
 
     /// Runs tests with their output shown, and remembers what they did not run.
     pub(crate) fn show_tests(&self, command: &mut Command) -> Result<()> {
         let shown = line(command);
-        let mut tests = command
-            .stderr(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("cannot start `{shown}`"))?;
+        let tests = command.stderr(Stdio::piped()).spawn();
+        let mut tests = tests.with_context(|| format!("cannot start `{shown}`"))?;
         let complaints = tests.stderr.take().context("no pipe from the tests")?;
         for complaint in BufReader::new(complaints).lines() {
             let complaint = complaint?;
@@ -103,22 +105,16 @@ impl Repo {
 pub(crate) fn show(command: &mut Command) -> Result<()> {
     let shown = line(command);
     let status = command.status().with_context(|| format!("cannot start `{shown}`"))?;
-    if !status.success() {
-        bail!("`{shown}` failed ({status})");
-    }
+    ensure!(status.success(), "`{shown}` failed ({status})");
     Ok(())
 }
 
 /// Runs `command` and gives what it printed; its complaints are shown.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let shown = line(command);
-    let output = command
-        .stderr(Stdio::inherit())
-        .output()
-        .with_context(|| format!("cannot start `{shown}`"))?;
-    if !output.status.success() {
-        bail!("`{shown}` failed ({})", output.status);
-    }
+    let output = command.stderr(Stdio::inherit()).output();
+    let output = output.with_context(|| format!("cannot start `{shown}`"))?;
+    ensure!(output.status.success(), "`{shown}` failed ({})", output.status);
     String::from_utf8(output.stdout).with_context(|| format!("`{shown}` did not print text"))
 }
 

@@ -108,22 +108,10 @@ mod tests {
     }
 
     #[test]
-    fn comments_go() {
+    fn comments_and_literals_go_and_all_else_stays() {
         check("a // unsafe\nb /* x /* unsafe */ y */ c", "a b c");
-    }
-
-    #[test]
-    fn literals_go() {
         check(r##"f("un\"safe", r#"a " b"#, '"', '\'', '\u{1f}')"##, "f( , , , , )");
-    }
-
-    #[test]
-    fn lifetimes_and_identifiers_stay() {
         check("fn f<'a>(r: &'a str, char: u8)", "fn f<'a>(r: &'a str, char: u8)");
-    }
-
-    #[test]
-    fn lines_stay() {
         assert_eq!(code_only("/* a\nb */\n\"c\nd\"\n").matches('\n').count(), 4);
     }
 }

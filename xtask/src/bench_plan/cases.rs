@@ -52,8 +52,6 @@ pub(crate) struct Case {
     pub(crate) peer: Option<f64>,
     /// Half of the last digit that the peer is given with.
     pub(crate) rounding: f64,
-    /// About how many nodes a synthetic graph has.
-    pub(crate) synthetic: Option<usize>,
 }
 
 impl Case {
@@ -63,12 +61,14 @@ impl Case {
     }
 
     fn new(table: Table, graph: &str, budget: String, peer: Option<f64>, rounding: f64) -> Case {
-        Case { table, graph: graph.into(), budget, peer, rounding, synthetic: None }
+        Case { table, graph: graph.into(), budget, peer, rounding }
     }
 }
 
-/// Sizes at which growth is measured.
+/// About how many nodes the graphs have at which growth is measured.
 const SYNTHETIC: [usize; 3] = [10_000, 30_000, 100_000];
+/// Begins the name of such a graph; the number of nodes follows.
+pub(crate) const SYNTHETIC_NAME: &str = "synthetic-";
 
 const REFERENCE_BUDGETS: [u32; 8] = [80, 70, 60, 50, 40, 30, 25, 20];
 /// Overheads in percent; a missing one means that the reference found no plan.
@@ -117,11 +117,8 @@ pub(crate) fn cases(graphs: &Path) -> Result<Vec<Case>> {
         cases.push(Case::new(Table::Refused, graph, budget, None, 0.0));
     }
     for nodes in SYNTHETIC {
-        let graph = format!("synthetic-{nodes}");
-        cases.push(Case {
-            synthetic: Some(nodes),
-            ..Case::new(Table::Synthetic, &graph, "50%".into(), None, 0.0)
-        });
+        let graph = format!("{SYNTHETIC_NAME}{nodes}");
+        cases.push(Case::new(Table::Synthetic, &graph, "50%".into(), None, 0.0));
     }
     cases.push(Case::new(Table::Mutwo, "resnet152-b32", "60%".into(), None, 0.0));
     Ok(cases)

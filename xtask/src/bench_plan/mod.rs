@@ -21,7 +21,7 @@ use serde_json::Value;
 
 use crate::archive::{Archive, Claim, lines, list};
 use crate::repo::{Repo, show};
-use cases::{Case, Table, cases};
+use cases::{Case, SYNTHETIC_NAME, Table, cases};
 use row::{Outcome, Row};
 use verdicts::claims;
 
@@ -168,11 +168,11 @@ impl Bench {
 
     /// The file of a case's graph; a synthetic one is made.
     fn graph(&self, case: &Case) -> Result<PathBuf> {
-        let Some(nodes) = case.synthetic else {
+        let Some(nodes) = case.graph.strip_prefix(SYNTHETIC_NAME) else {
             return Ok(self.graphs.join(format!("{}.json", case.graph)));
         };
         let path = self.plan.with_extension("graph.json");
-        std::fs::write(&path, synthetic::training_step(nodes))?;
+        std::fs::write(&path, synthetic::training_step(nodes.parse()?))?;
         Ok(path)
     }
 

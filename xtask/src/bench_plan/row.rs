@@ -156,7 +156,6 @@ mod tests {
                 budget: "80%".into(),
                 peer: Some(0.9),
                 rounding: 0.05,
-                synthetic: None,
             },
             nodes: 7,
             overhead: Some(0.91),
