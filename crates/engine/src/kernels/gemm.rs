@@ -3,8 +3,8 @@
 //! A [`Product`] is `c[row] = alpha · Σ_s left(s, row) · right_s (+ bias)`, where the summed axis
 //! consists of segments `s` of equal depth. A plain product has one segment; a convolution has one
 //! per tap of its window, and its [`OperandLayout`] finds the image row under that tap. The right
-//! operand is packed into panels, a bounded part at a time; then tasks of a few rows and columns run
-//! over the packed part.
+//! operand is packed into panels, a bounded part at a time; then tasks of a few rows and columns
+//! run over the packed part.
 //!
 //! The summed axis is cut into blocks by shape alone and each block's sum is added to the result in
 //! order. How rows and columns are shared out has no influence on any sum.
