@@ -5,10 +5,9 @@
 mod command;
 
 use std::fs::File;
-use std::path::Path;
 use std::process::Command;
 
-use command::{Folder, Ran};
+use command::{Folder, Ran, json};
 
 /// A training step that is over at once.
 const SMALL: &str = "run transformer-tiny --batch-size 2 --sequence 16 --optimizer sgd --threads 1";
@@ -23,11 +22,6 @@ fn limited(folder: &Folder, limit: &str, arguments: &str) -> Ran {
         .args(tool.get_args())
         .current_dir(&folder.0);
     Ran::of(&mut shell)
-}
-
-fn make_fifo(path: &Path) {
-    let made = Command::new("mkfifo").arg(path).status();
-    assert!(made.expect("mkfifo is there").success());
 }
 
 #[test]
@@ -70,9 +64,9 @@ fn a_limit_on_files_is_an_error_and_leaves_none() {
 #[test]
 fn what_is_no_regular_file_is_not_read() {
     let folder = Folder::new("no-file");
-    make_fifo(&folder.0.join("fifo"));
+    folder.make_fifo("fifo");
     std::fs::create_dir(folder.0.join("profile")).expect("writable");
-    make_fifo(&folder.0.join("profile/mlp_bs4.graph.json"));
+    folder.make_fifo("profile/mlp_bs4.graph.json");
     for line in [
         "plan @ --budget 90%",
         "plan --node-stats @ --activation-stats @ --budget 90%",
@@ -87,20 +81,19 @@ fn what_is_no_regular_file_is_not_read() {
         for file in ["fifo", "/dev/zero"] {
             let words = line.split(' ').map(|word| if word == "@" { file } else { word });
             let line = words.collect::<Vec<_>>().join(" ");
-            folder.rekindle(&line).fails(5, &[file, "no regular file"]);
+            folder.fails(&line, 5, &[file, "no regular file"]);
         }
     }
-    let line = "run mlp --budget 90% --profile profile";
-    folder.rekindle(line).fails(5, &["profile"]);
+    folder.fails("run mlp --budget 90% --profile profile", 5, &["profile"]);
     // A folder may hold anything; what is no file is none of a report's.
-    folder.rekindle("report profile").fails(2, &["profile"]);
+    folder.fails("report profile", 2, &["profile"]);
 }
 
 /// An output that cannot be written is found before the step is even built: nothing is printed.
 #[test]
 fn an_output_that_cannot_be_written_costs_no_training() {
     let folder = Folder::new("unwritable");
-    std::fs::write(folder.0.join("file"), "in the way").expect("writable");
+    folder.write("file", "in the way");
     for flag in ["save", "checkpoint", "trace", "report"] {
         for place in ["file/it", "/proc/it"] {
             let flag =
@@ -130,26 +123,23 @@ fn an_output_that_cannot_be_written_costs_no_training() {
 #[test]
 fn what_a_killed_run_left_goes_with_the_next_file() {
     let folder = Folder::new("killed");
-    let left = |name: &str| folder.0.join(format!("{name}.rekindle-partial"));
-    std::fs::write(left("c.safetensors.123-4"), "half").expect("writable");
-    let held = File::create(left("other.7-0")).expect("writable");
+    folder.write("c.safetensors.123-4.rekindle-partial", "half");
+    let held = File::create(folder.0.join("other.7-0.rekindle-partial")).expect("writable");
     held.lock().expect("locks work");
-    folder.rekindle("plan @mlp-b256 --budget 100% --effort 0 --out plan.json").works();
+    folder.works("plan @mlp-b256 --budget 100% --effort 0 --out plan.json");
     assert_eq!(folder.files(), ["other.7-0.rekindle-partial", "plan.json"]);
 }
 
 #[test]
 fn control_characters_in_names_do_not_reach_the_terminal() {
     let folder = Folder::new("escapes");
-    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../../corpus/mlp-b256.json");
-    let text = std::fs::read_to_string(corpus).expect("it is there");
-    let mut graph: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let mut graph = json(&command::corpus("mlp-b256"));
     let bad = "\u{1b}[2J\u{9b}8m\u{202e}";
     graph["name"] = bad.into();
     for node in graph["nodes"].as_array_mut().expect("a list") {
         node["name"] = format!("{bad}{}", node["name"].as_str().expect("a name")).into();
     }
-    std::fs::write(folder.0.join("g.json"), graph.to_string()).expect("writable");
+    folder.write("g.json", graph.to_string());
     // As on a terminal: nothing is stripped.
     let show = |line: &str| Ran::of(folder.command(line).env("CLICOLOR_FORCE", "1"));
     let plan = show("plan g.json --budget 100% --effort 0 --verbose --out plan.json");
@@ -165,10 +155,9 @@ fn control_characters_in_names_do_not_reach_the_terminal() {
         assert_eq!(hidden, None, "{rest:?}");
     }
     // A file keeps the names as they are, and so does JSON for whoever reads it.
-    let json = folder.rekindle("rewrite g.json plan.json --json --quiet").works();
+    let json = folder.works("rewrite g.json plan.json --json --quiet");
     assert!(!json.contains('\u{9b}'), "{json}");
-    let read: Result<serde_json::Value, _> = serde_json::from_str(&json);
-    assert!(read.is_ok(), "{json}");
+    self::json(&json);
 }
 
 #[test]
@@ -179,12 +168,12 @@ fn of_many_violations_the_first_are_printed() {
         r#"{{"format": "remat.plan/1", "graph": "mlp-b256", "budget_bytes": 1, "peak_bytes": 1,
             "time_us": 1.0, "steps": [{steps}]}}"#
     );
-    std::fs::write(folder.0.join("plan.json"), plan).expect("writable");
+    folder.write("plan.json", plan);
     let ran = folder.rekindle("verify @mlp-b256 plan.json");
     assert!(ran.err.lines().count() < 30, "{} lines", ran.err.lines().count());
     ran.fails(4, &["not valid", "more"]);
     let ran = folder.rekindle("verify @mlp-b256 plan.json --json");
-    let found: serde_json::Value = serde_json::from_str(&ran.out).expect("JSON");
+    let found = json(&ran.out);
     let found = found["violations"].as_array().expect("a list").len();
     assert!(found >= 100_000, "JSON has all of them: {found}");
 }

@@ -4,11 +4,10 @@
 mod command;
 
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
-use command::{Folder, Ran};
-use serde_json::Value;
+use command::{Folder, Ran, has, json};
 
 /// The smallest step with something to recompute.
 const SMALL: &str = "transformer-tiny --batch-size 8 --optimizer sgd --effort 0";
@@ -31,7 +30,7 @@ const VERBS: [&str; 11] = [
 fn every_verb_that_gives_a_result_gives_it_as_json_and_nothing_else() {
     let folder = Folder::new("json-everywhere");
     let line = "plan @mlp-b256 --budget 100% --effort 0 --out plan.json";
-    folder.rekindle(line).works();
+    folder.works(line);
     for line in [
         "profile mlp --batch-size 2 --warmup 0 --measured 1 --no-pictures --out .".into(),
         "plan @mlp-b256 --budget 100% --effort 0".into(),
@@ -49,8 +48,7 @@ fn every_verb_that_gives_a_result_gives_it_as_json_and_nothing_else() {
         let ran = folder.rekindle(&format!("{line} --json --quiet"));
         assert_eq!(ran.err, "", "{line}");
         let out = ran.works();
-        let value: Result<Value, _> = serde_json::from_str(&out);
-        assert!(value.is_ok(), "{line}: {out}");
+        json(&out);
         assert!(!out.contains('\x1b'), "{line}");
     }
 }
@@ -59,14 +57,11 @@ fn every_verb_that_gives_a_result_gives_it_as_json_and_nothing_else() {
 fn every_verb_helps_with_examples() {
     let folder = Folder::new("examples");
     for verb in VERBS {
-        let help = folder.rekindle(&format!("{verb} --help")).works();
-        assert!(help.contains("Examples:"), "{verb}");
-        assert!(help.contains(&format!("  rekindle {verb}")), "{verb}");
+        let help = folder.works(&format!("{verb} --help"));
+        has(&help, &["Examples:", &format!("  rekindle {verb}")]);
     }
-    let help = folder.rekindle("--help").works();
-    for code in ["  2  ", "  3  ", "  4  ", "  5  ", "  130  ", "  141  "] {
-        assert!(help.contains(code), "{code}");
-    }
+    let help = folder.works("--help");
+    has(&help, &["  2  ", "  3  ", "  4  ", "  5  ", "  130  ", "  141  "]);
 }
 
 #[test]
@@ -83,23 +78,21 @@ fn help_fits_in_a_terminal() {
 #[test]
 fn mistyped_words_get_a_suggestion() {
     let folder = Folder::new("mistyped");
-    folder.rekindle("plann").fails(2, &["plan"]);
-    folder.rekindle("run mlp --bugdet 1GiB").fails(2, &["--budget"]);
-    folder.rekindle("run resnet5").fails(2, &["resnet50"]);
-    folder.rekindle("plan resnt50 --budget 50%").fails(2, &["did you mean `resnet50`"]);
-    folder.rekindle("plan resnet50 --budget 50%").fails(2, &["--batch-size"]);
-    folder.rekindle("run mlp --optimizer adan").fails(2, &["'adam'"]);
-    folder.rekindle("completions bahs").fails(2, &["bash"]);
+    folder.fails("plann", 2, &["plan"]);
+    folder.fails("run mlp --bugdet 1GiB", 2, &["--budget"]);
+    folder.fails("run resnet5", 2, &["resnet50"]);
+    folder.fails("plan resnt50 --budget 50%", 2, &["did you mean `resnet50`"]);
+    folder.fails("plan resnet50 --budget 50%", 2, &["--batch-size"]);
+    folder.fails("run mlp --optimizer adan", 2, &["'adam'"]);
+    folder.fails("completions bahs", 2, &["bash"]);
 }
 
 #[test]
 fn completions_are_scripts_that_know_the_verbs() {
     let folder = Folder::new("completions");
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let script = folder.rekindle(&format!("completions {shell}")).works();
-        for verb in VERBS {
-            assert!(script.contains(verb), "{shell} {verb}");
-        }
+        let script = folder.works(&format!("completions {shell}"));
+        has(&script, &VERBS);
     }
 }
 
@@ -113,9 +106,7 @@ fn quiet_leaves_results_and_errors() {
     let ran = folder.rekindle(&format!("--quiet {line}"));
     assert_eq!(ran.err, "");
     assert!(ran.works().contains("peak"));
-    folder
-        .rekindle("plan nowhere.json --budget 1GiB --quiet")
-        .fails(5, &["error: ", "nowhere.json"]);
+    folder.fails("plan nowhere.json --budget 1GiB --quiet", 5, &["error: ", "nowhere.json"]);
 }
 
 #[test]
@@ -145,14 +136,14 @@ fn a_full_disk_is_an_error_and_no_panic() {
     let ran = folder.rekindle(&format!("run {SMALL} --steps 1 --checkpoint /dev/full"));
     ran.fails(5, &["/dev/full"]);
     assert!(!std::fs::metadata("/dev/full").expect("still there").is_file());
-    folder.rekindle("plan @mlp-b256 --budget 1GiB --out /dev/null").works();
+    folder.works("plan @mlp-b256 --budget 1GiB --out /dev/null");
 }
 
 #[test]
 fn files_that_cannot_be_are_told_apart() {
     let folder = Folder::new("cannot");
     std::fs::create_dir(folder.0.join("folder")).expect("writable");
-    std::fs::write(folder.0.join("text"), "no graph").expect("writable");
+    folder.write("text", "no graph");
     for line in [
         "plan @mlp-b256 --budget 90% --out folder",
         "plan @mlp-b256 --budget 90% --decisions folder",
@@ -161,7 +152,7 @@ fn files_that_cannot_be_are_told_apart() {
         "run mlp --checkpoint folder",
         "compare mlp --csv folder",
     ] {
-        folder.rekindle(line).fails(2, &["folder", "name a file in it"]);
+        folder.fails(line, 2, &["folder", "name a file in it"]);
     }
     for line in [
         "plan folder --budget 90%",
@@ -179,12 +170,18 @@ fn files_that_cannot_be_are_told_apart() {
     }
     // Not even root may write there.
     if std::path::Path::new("/proc/self").exists() {
-        let line = "plan @mlp-b256 --budget 100% --effort 0 --out /proc/plan.json";
-        folder.rekindle(line).fails(5, &["/proc/plan.json"]);
-        let line = "profile mlp --batch-size 1 --warmup 0 --measured 1 --out /proc/profile";
-        folder.rekindle(line).fails(5, &["/proc/profile"]);
+        folder.fails(
+            "plan @mlp-b256 --budget 100% --effort 0 --out /proc/plan.json",
+            5,
+            &["/proc/plan.json"],
+        );
+        folder.fails(
+            "profile mlp --batch-size 1 --warmup 0 --measured 1 --out /proc/profile",
+            5,
+            &["/proc/profile"],
+        );
     }
-    folder.rekindle("profile mlp --out text").fails(5, &["text"]);
+    folder.fails("profile mlp --out text", 5, &["text"]);
     assert_eq!(folder.read("text"), "no graph", "nothing was overwritten");
     assert_eq!(folder.files(), ["folder", "text"]);
 }
@@ -193,9 +190,8 @@ fn files_that_cannot_be_are_told_apart() {
 fn a_file_that_is_named_twice_is_not_written() {
     let folder = Folder::new("twice");
     let line = "plan @mlp-b256 --budget 100% --effort 0 --out plan.json";
-    folder.rekindle(line).works();
-    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../../corpus/mlp-b256.json");
-    std::fs::copy(corpus, folder.0.join("g.json")).expect("it is there");
+    folder.works(line);
+    folder.write("g.json", command::corpus("mlp-b256"));
     std::os::unix::fs::symlink("g.json", folder.0.join("link")).expect("links work");
     std::os::unix::fs::symlink("gone", folder.0.join("to-gone")).expect("links work");
     let before = (folder.files(), folder.read("g.json"), folder.read("plan.json"));
@@ -212,44 +208,40 @@ fn a_file_that_is_named_twice_is_not_written() {
         "run mlp --resume g.json --save g.json",
         "report . --out plan.json",
     ] {
-        folder.rekindle(line).fails(2, &["named twice"]);
+        folder.fails(line, 2, &["named twice"]);
     }
     let after = (folder.files(), folder.read("g.json"), folder.read("plan.json"));
     assert_eq!(before, after);
     // A device takes everything.
-    folder
-        .rekindle("plan g.json --budget 100% --effort 0 --out /dev/null --decisions /dev/null")
-        .works();
+    folder.works("plan g.json --budget 100% --effort 0 --out /dev/null --decisions /dev/null");
 }
 
-/// Sends SIGINT, as Ctrl-C does.
-fn interrupt(child: &std::process::Child) {
-    let id = child.id().to_string();
-    let sent = Command::new("kill").args(["-INT", &id]).status();
+/// Sends SIGINT, as Ctrl-C does, once `is_time` says so of a line. Gives what the tool said about it.
+fn interrupted(folder: &Folder, line: &str, mut is_time: impl FnMut(&str) -> bool) -> String {
+    let mut command = folder.command(line);
+    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("it starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    assert!(lines.any(|line| is_time(&line.expect("text"))));
+    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
     assert!(sent.expect("kill is there").success());
+    // Read on to the end: a closed pipe would be another reason to stop.
+    lines.for_each(drop);
+    let said = std::io::read_to_string(child.stderr.take().expect("piped")).expect("text");
+    assert_eq!(child.wait().expect("it ends").code(), Some(130), "{said}");
+    said
 }
 
 #[test]
 fn an_interrupted_run_leaves_a_whole_checkpoint() {
     let folder = Folder::new("interrupt-run");
     let line = format!("run {SMALL} --steps 1000000 --checkpoint c.safetensors");
-    let mut command = folder.command(&line);
-    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().expect("it starts");
-    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     // A few steps on, a checkpoint is being written most of the time.
-    let step = |line: &String| line.split_whitespace().next() == Some("5");
-    assert!(lines.any(|line| step(&line.expect("text"))));
-    interrupt(&child);
-    // Read on to the end: a closed pipe would be another reason to stop.
-    lines.for_each(drop);
-    let mut said = String::new();
-    let stderr = child.stderr.as_mut().expect("piped");
-    stderr.read_to_string(&mut said).expect("text");
-    assert_eq!(child.wait().expect("it ends").code(), Some(130), "{said}");
+    let fifth = |line: &str| line.split_whitespace().next() == Some("5");
+    let said = interrupted(&folder, &line, fifth);
     assert!(said.contains("interrupted") && !said.contains("panicked"), "{said}");
     assert_eq!(folder.files(), ["c.safetensors"]);
-    folder.rekindle(&format!("run {SMALL} --steps 7 --resume c.safetensors")).works();
+    folder.works(&format!("run {SMALL} --steps 7 --resume c.safetensors"));
 }
 
 #[test]
@@ -257,20 +249,13 @@ fn an_interrupted_profile_leaves_only_whole_files() {
     let folder = Folder::new("interrupt-profile");
     let sizes = vec!["1"; 500].join(",");
     let line = format!("profile mlp --batch-sizes {sizes} --warmup 0 --measured 1 --out here");
-    let mut command = folder.command(&line);
-    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().expect("it starts");
-    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     // From the second on, files are being replaced most of the time.
-    let written = lines.by_ref().filter(|line| line.as_ref().expect("text").starts_with("wrote"));
-    assert_eq!(written.take(4).count(), 4);
-    interrupt(&child);
-    // Read on to the end: a closed pipe would be another reason to stop.
-    lines.for_each(drop);
-    assert_eq!(child.wait().expect("it ends").code(), Some(130));
-    let here = std::fs::read_dir(folder.0.join("here")).expect("it is there");
-    let names = here.map(|entry| entry.expect("readable").file_name());
-    let names: Vec<_> = names.map(|name| name.into_string().expect("text")).collect();
+    let mut written = 0;
+    interrupted(&folder, &line, |line| {
+        written += usize::from(line.starts_with("wrote"));
+        written == 4
+    });
+    let names = folder.files_in("here");
     assert!(names.iter().all(|name| !name.contains("partial")), "{names:?}");
     assert!(rekindle_analysis::read_profile(&folder.0.join("here"), "mlp", 1).is_ok());
 }

@@ -2,27 +2,16 @@
 
 mod command;
 
-use command::Folder;
+use command::{Folder, has, json};
 use rekindle_graph::{Plan, Step};
 
 #[test]
 fn a_plan_is_written_and_passes_the_check() {
     let folder = Folder::new("plan");
     let out = folder
-        .rekindle("plan @unet-b8 --budget 80% --strategy mutwo --out plan.json --decisions d.csv")
-        .works();
-    for word in [
-        "unet-b8",
-        "2.93 GiB ->",
-        "budget",
-        "bound",
-        "retained",
-        "recomputed",
-        "at the peak",
-        "planned in",
-    ] {
-        assert!(out.contains(word), "{word:?} is not in:\n{out}");
-    }
+        .works("plan @unet-b8 --budget 80% --strategy mutwo --out plan.json --decisions d.csv");
+    has(&out, &["unet-b8", "2.93 GiB ->", "budget", "bound", "retained", "recomputed"]);
+    has(&out, &["at the peak", "planned in"]);
     assert_eq!(folder.files(), ["d.csv", "plan.json"]);
 
     let plan = Plan::from_json(&folder.read("plan.json")).expect("a plan");
@@ -38,23 +27,19 @@ fn a_plan_is_written_and_passes_the_check() {
     assert!(count("RECOMPUTE") > 0 && count("RETAINED") > 0);
     assert_eq!(count("RECOMPUTE") + count("RETAINED"), lines.count());
 
-    let audit = folder.rekindle("verify @unet-b8 plan.json").works();
+    let audit = folder.works("verify @unet-b8 plan.json");
     assert!(audit.starts_with("valid"), "{audit}");
 }
 
 #[test]
 fn json_holds_the_same_numbers() {
     let folder = Folder::new("json");
-    let out = folder
-        .rekindle("plan @unet-b8 --budget 80% --strategy mutwo --out plan.json --json")
-        .works();
-    let said: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    let said = folder.json("plan @unet-b8 --budget 80% --strategy mutwo --out plan.json --json");
     let plan = Plan::from_json(&folder.read("plan.json")).expect("a plan");
     assert_eq!(said["peak_bytes"], plan.peak.get());
     assert_eq!(said["time_us"], plan.time.get());
     assert_eq!(said["plain_peak_bytes"], 3_142_118_200_u64);
-    let out = folder.rekindle("verify @unet-b8 plan.json --json").works();
-    let audit: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    let audit = folder.json("verify @unet-b8 plan.json --json");
     assert_eq!(audit["peak_bytes"], plan.peak.get());
     assert_eq!(audit["recomputed_runs"], said["recomputed_runs"]);
 }
@@ -65,7 +50,7 @@ fn the_same_command_gives_the_same_bytes() {
     for strategy in ["search", "mutwo", "sqrt"] {
         let plan = |out: &str| {
             let line = format!("plan @vgg16-b32 --budget 95% --effort 0 --strategy {strategy}");
-            folder.rekindle(&format!("{line} --out {out}")).works();
+            folder.works(&format!("{line} --out {out}"));
             folder.read(out)
         };
         assert_eq!(plan("a.json"), plan("b.json"));
@@ -80,7 +65,7 @@ fn a_budget_that_cannot_be_met_writes_nothing() {
         3,
         &["1.00 MiB", "smallest budget with a known plan", "proven lower bound", "must coexist"],
     );
-    assert!(folder.files().is_empty());
+    assert_eq!(folder.files(), [""; 0]);
 }
 
 #[test]
@@ -93,9 +78,7 @@ fn the_smallest_budget_named_in_the_refusal_works() {
         let line = ran.err.lines().find(|l| l.contains("smallest budget"));
         let bytes = line.and_then(|l| l.split(['(', ' ']).rev().nth(1));
         let bytes = bytes.expect("a number of bytes").to_owned();
-        folder
-            .rekindle(&format!("plan @unet-b8 --budget {bytes} --effort 0 --strategy {strategy}"))
-            .works();
+        folder.works(&format!("plan @unet-b8 --budget {bytes} --effort 0 --strategy {strategy}"));
     }
 }
 
@@ -110,11 +93,9 @@ fn nonsense_budgets_each_get_a_word() {
         ("lots", "lots"),
         ("1.5", "whole"),
     ] {
-        folder
-            .rekindle(&format!("plan @mlp-b256 --budget {budget} --out plan.json"))
-            .fails(2, &[word]);
+        folder.fails(&format!("plan @mlp-b256 --budget {budget} --out plan.json"), 2, &[word]);
     }
-    assert!(folder.files().is_empty());
+    assert_eq!(folder.files(), [""; 0]);
 }
 
 #[test]
@@ -135,61 +116,62 @@ fn a_budget_above_the_peak_gives_the_plain_schedule_and_says_so() {
 #[test]
 fn bad_files_and_arguments_are_told_apart() {
     let folder = Folder::new("bad");
-    folder.rekindle("plan nowhere.json --budget 1GiB").fails(5, &["nowhere.json"]);
-    std::fs::write(folder.0.join("half.json"), "{\"format\": ").expect("writable");
-    folder.rekindle("plan half.json --budget 1GiB").fails(5, &["half.json", "not a graph"]);
-    folder.rekindle("verify @mlp-b256 half.json").fails(5, &["half.json", "not a plan"]);
-    folder
-        .rekindle("plan @mlp-b256 --budget 90% --out no/such/folder/plan.json")
-        .fails(2, &["no/such/folder"]);
-    folder.rekindle("plan @mlp-b256 --budget 90% --strategy magic").fails(2, &["magic", "search"]);
-    folder.rekindle("plan @mlp-b256 --budget 90% --effort 99").fails(2, &["99"]);
-    folder.rekindle("plan @mlp-b256 --budget 90% --time-limit 0").fails(2, &["time limit"]);
-    folder.rekindle("plan @mlp-b256").fails(2, &["--budget"]);
+    folder.fails("plan nowhere.json --budget 1GiB", 5, &["nowhere.json"]);
+    folder.write("half.json", "{\"format\": ");
+    folder.fails("plan half.json --budget 1GiB", 5, &["half.json", "not a graph"]);
+    folder.fails("verify @mlp-b256 half.json", 5, &["half.json", "not a plan"]);
+    folder.fails(
+        "plan @mlp-b256 --budget 90% --out no/such/folder/plan.json",
+        2,
+        &["no/such/folder"],
+    );
+    folder.fails("plan @mlp-b256 --budget 90% --strategy magic", 2, &["magic", "search"]);
+    folder.fails("plan @mlp-b256 --budget 90% --effort 99", 2, &["99"]);
+    folder.fails("plan @mlp-b256 --budget 90% --time-limit 0", 2, &["time limit"]);
+    folder.fails("plan @mlp-b256", 2, &["--budget"]);
     assert_eq!(folder.files(), ["half.json"]);
 }
 
 #[test]
 fn verify_lists_every_violation() {
     let folder = Folder::new("violations");
-    folder.rekindle("plan @mlp-b256 --budget 100% --out plan.json").works();
+    folder.works("plan @mlp-b256 --budget 100% --out plan.json");
     let mut plan = Plan::from_json(&folder.read("plan.json")).expect("a plan");
     plan.peak.0 -= 1;
     plan.time.0 += 100.0;
     plan.schedule.steps.remove(0);
-    std::fs::write(folder.0.join("plan.json"), plan.to_json()).expect("writable");
+    folder.write("plan.json", plan.to_json());
     let ran = folder.rekindle("verify @mlp-b256 plan.json");
     assert!(ran.err.lines().count() >= 4, "{}", ran.err);
     ran.fails(4, &["plan.json is not valid", "not live", "peak", "takes"]);
     let ran = folder.rekindle("verify @mlp-b256 plan.json --json");
-    let told: serde_json::Value = serde_json::from_str(&ran.out).expect("JSON");
+    let told = json(&ran.out);
     ran.fails(4, &["plan.json is not valid"]);
     assert_eq!(told["valid"], false);
     let violations = told["violations"].as_array().expect("a list");
     assert!(violations.len() >= 3, "{told:#}");
-    folder.rekindle("verify @vgg16-b32 plan.json").fails(4, &["mlp-b256", "vgg16-b32"]);
+    folder.fails("verify @vgg16-b32 plan.json", 4, &["mlp-b256", "vgg16-b32"]);
 }
 
 #[test]
 fn a_graph_and_its_plan_are_told_apart_and_take_no_flags_of_a_model() {
     let folder = Folder::new("swapped");
-    let line = "plan @mlp-b256 --budget 100% --effort 0 --out plan.json";
-    folder.rekindle(line).works();
-    folder
-        .rekindle("verify plan.json @mlp-b256")
-        .fails(5, &["plan.json", "it is a plan and no graph"]);
-    folder
-        .rekindle("verify @mlp-b256 @mlp-b256")
-        .fails(5, &["mlp-b256.json", "it is a graph and no plan"]);
+    folder.works("plan @mlp-b256 --budget 100% --effort 0 --out plan.json");
+    folder.fails("verify plan.json @mlp-b256", 5, &["plan.json", "it is a plan and no graph"]);
+    folder.fails("verify @mlp-b256 @mlp-b256", 5, &["mlp-b256.json", "it is a graph and no plan"]);
     for flag in ["--budget 50%", "--steps 1", "--threads 2", "--effort 3"] {
         let name = flag.split(' ').next().expect("a word");
-        folder
-            .rekindle(&format!("verify @mlp-b256 plan.json {flag}"))
-            .fails(2, &["cannot be used with", name]);
+        folder.fails(
+            &format!("verify @mlp-b256 plan.json {flag}"),
+            2,
+            &["cannot be used with", name],
+        );
     }
-    folder
-        .rekindle("plan @mlp-b256 --batch-size 4 --budget 100%")
-        .fails(2, &["names a file", "--batch-size"]);
+    folder.fails(
+        "plan @mlp-b256 --batch-size 4 --budget 100%",
+        2,
+        &["names a file", "--batch-size"],
+    );
 }
 
 #[test]
@@ -200,10 +182,8 @@ fn times_that_are_too_much_for_a_sum_are_the_fault_of_the_graph() {
         "nodes": [{"name": "a", "phase": "forward", "time_us": 1e308, "reads": [], "writes": [0]},
                   {"name": "b", "phase": "backward", "time_us": 1e308, "reads": [0], "writes": []}],
         "outputs": [], "targets": [1]}"#;
-    std::fs::write(folder.0.join("long.json"), graph).expect("writable");
-    folder
-        .rekindle("plan long.json --budget 100%")
-        .fails(5, &["long.json", "node n0 (a)", "1e308"]);
+    folder.write("long.json", graph);
+    folder.fails("plan long.json --budget 100%", 5, &["long.json", "node n0 (a)", "1e308"]);
 }
 
 #[test]
@@ -211,7 +191,7 @@ fn the_frontier_is_monotone_in_both_directions() {
     let folder = Folder::new("frontier");
     for strategy in ["search", "mutwo", "sqrt"] {
         let line = format!("frontier @unet-b8 --points 5 --effort 0 --strategy {strategy}");
-        folder.rekindle(&format!("{line} --out f.csv")).works();
+        folder.works(&format!("{line} --out f.csv"));
         let csv = folder.read("f.csv");
         assert!(csv.starts_with("budget_bytes,peak_bytes,time_us,overhead_percent,"));
         let number = |text: &str| text.parse::<f64>().expect("a number");
@@ -224,7 +204,7 @@ fn the_frontier_is_monotone_in_both_directions() {
             assert!(pair[1][2] >= pair[0][2], "times never fall:\n{csv}");
         }
     }
-    folder.rekindle("frontier @unet-b8 --points 1").fails(2, &["points"]);
+    folder.fails("frontier @unet-b8 --points 1", 2, &["points"]);
 }
 
 #[test]
@@ -238,23 +218,20 @@ fn a_time_limit_ends_with_the_best_plan_so_far_and_says_so() {
 #[test]
 fn a_model_is_measured_and_planned_by_name() {
     let folder = Folder::new("model");
-    let out = folder.rekindle("plan mlp --batch-size 64 --budget 99% --json");
-    let said: serde_json::Value = serde_json::from_str(&out.works()).expect("JSON");
+    let said = folder.json("plan mlp --batch-size 64 --budget 99% --json");
     assert!(said["peak_bytes"].as_u64() <= said["budget_bytes"].as_u64());
     assert!(said["plain_time_us"].as_f64() > Some(0.0));
-    let line = "plan mlp --budget 99%";
-    folder.rekindle(line).fails(2, &["--batch-size"]);
-    let line = "plan mpl --batch-size 4 --budget 99%";
-    folder.rekindle(line).fails(2, &["mpl", "mlp"]);
+    folder.fails("plan mlp --budget 99%", 2, &["--batch-size"]);
+    folder.fails("plan mpl --batch-size 4 --budget 99%", 2, &["mpl", "mlp"]);
 }
 
 #[test]
 fn help_names_the_exit_codes() {
     let folder = Folder::new("help");
-    let out = folder.rekindle("--help").works();
+    let out = folder.works("--help");
     assert!(out.contains("Exit codes"), "{out}");
     for verb in ["plan", "frontier", "verify"] {
         assert!(out.contains(verb));
-        folder.rekindle(&format!("{verb} --help")).works();
+        folder.works(&format!("{verb} --help"));
     }
 }

@@ -2,7 +2,7 @@
 
 mod command;
 
-use command::Folder;
+use command::{Folder, json};
 
 const NODES: &str = "rank,node_name,node_type,gtype,median_run_time_s,median_peak_mem_bytes,\
                      median_active_mem_bytes,device
@@ -23,8 +23,8 @@ c,activation,2,-1,3,3,4,0,0.001,4
 
 fn folder(name: &str) -> Folder {
     let folder = Folder::new(name);
-    std::fs::write(folder.0.join("nodes.csv"), NODES).expect("writable");
-    std::fs::write(folder.0.join("acts.csv"), ACTIVATIONS).expect("writable");
+    folder.write("nodes.csv", NODES);
+    folder.write("acts.csv", ACTIVATIONS);
     folder
 }
 
@@ -38,7 +38,7 @@ fn decisions_come_from_the_tables_alone() {
     let ran = folder.rekindle(&format!("{FILES} --budget 116 --decisions d.csv --json"));
     assert!(ran.err.contains("level of activations"), "{}", ran.err);
     assert!(ran.err.contains("avg_swap_time_s"), "{}", ran.err);
-    let said: serde_json::Value = serde_json::from_str(&ran.works()).expect("JSON");
+    let said = json(&ran.works());
     assert_eq!(said["plain_peak_bytes"], 120);
     assert_eq!(said["peak_bytes"], 116);
     assert_eq!(said["recomputed"]["activations"], 3);
@@ -49,24 +49,24 @@ fn decisions_come_from_the_tables_alone() {
 #[test]
 fn what_cannot_be_met_or_makes_no_sense_is_an_error() {
     let folder = folder("refused");
-    folder
-        .rekindle(&format!("{FILES} --budget 100 --decisions d.csv"))
-        .fails(3, &["lowest peak", "116"]);
-    folder.rekindle(&format!("{FILES} --budget 116 --swap")).fails(2, &["avg_swap_time_s"]);
-    folder.rekindle(&format!("{FILES} --budget 116 --out plan.json")).fails(2, &["--out"]);
+    folder.fails(&format!("{FILES} --budget 100 --decisions d.csv"), 3, &["lowest peak", "116"]);
+    folder.fails(&format!("{FILES} --budget 116 --swap"), 2, &["avg_swap_time_s"]);
+    folder.fails(&format!("{FILES} --budget 116 --out plan.json"), 2, &["--out"]);
     for (flag, word) in [
         ("--strategy sqrt", "sqrt needs a graph"),
         ("--report", "a report needs a graph"),
         ("--verbose", "needs a graph"),
         ("--decisions acts.csv", "named twice"),
     ] {
-        folder.rekindle(&format!("{FILES} --budget 116 {flag}")).fails(2, &[word]);
+        folder.fails(&format!("{FILES} --budget 116 {flag}"), 2, &[word]);
     }
-    folder.rekindle(&format!("{FILES} --budget 116 --strategy mutwo --effort 3")).works();
-    folder.rekindle("plan --node-stats nodes.csv --budget 1").fails(2, &["--activation-stats"]);
-    folder
-        .rekindle("plan --node-stats acts.csv --activation-stats acts.csv --budget 1")
-        .fails(5, &["acts.csv"]);
+    folder.works(&format!("{FILES} --budget 116 --strategy mutwo --effort 3"));
+    folder.fails("plan --node-stats nodes.csv --budget 1", 2, &["--activation-stats"]);
+    folder.fails(
+        "plan --node-stats acts.csv --activation-stats acts.csv --budget 1",
+        5,
+        &["acts.csv"],
+    );
     assert_eq!(folder.files(), ["acts.csv", "nodes.csv"]);
 }
 
@@ -76,10 +76,10 @@ fn tables_that_contradict_themselves_are_refused_with_file_and_row() {
     let check = |file: &str, from: &str, to: &str, words: &[&str]| {
         let text = if file == "nodes.csv" { NODES } else { ACTIVATIONS };
         assert!(text.contains(from), "{from}");
-        std::fs::write(folder.0.join(file), text.replacen(from, to, 1)).expect("writable");
+        folder.write(file, text.replacen(from, to, 1));
         let ran = folder.rekindle(&format!("{FILES} --budget 116 --decisions d.csv"));
         ran.fails(5, words);
-        std::fs::write(folder.0.join(file), text).expect("writable");
+        folder.write(file, text);
     };
     let row = "2,c,activation,forward,0.001,120,120,cpu\n";
     check("nodes.csv", row, "", &["nodes.csv: row 5 (a_back)", "another rank is missing"]);
@@ -97,9 +97,8 @@ fn a_name_that_looks_like_a_formula_stays_text() {
     let folder = folder("formula");
     for (file, text) in [("nodes.csv", NODES), ("acts.csv", ACTIVATIONS)] {
         let text = text.replace("\na,", "\n=1+1,").replace("0,a,", "0,=1+1,");
-        std::fs::write(folder.0.join(file), text).expect("writable");
+        folder.write(file, text);
     }
-    let line = format!("{FILES} --budget 116 --decisions d.csv");
-    folder.rekindle(&line).works();
+    folder.works(&format!("{FILES} --budget 116 --decisions d.csv"));
     assert!(folder.read("d.csv").contains("\n'=1+1,RECOMPUTE,"));
 }

@@ -3,7 +3,7 @@
 
 mod command;
 
-use command::Folder;
+use command::{Folder, has};
 use serde_json::Value;
 
 /// The data inside a page.
@@ -25,14 +25,14 @@ fn profiled(name: &str) -> Folder {
     let folder = Folder::new(name);
     let line = "profile transformer-tiny --batch-size 4 --optimizer sgd --warmup 0 --measured 1 \
                 --no-pictures --out .";
-    folder.rekindle(line).works();
+    folder.works(line);
     folder
 }
 
 #[test]
 fn what_is_missing_is_named_and_its_command_makes_it() {
     let folder = profiled("missing");
-    let said = folder.rekindle("report .").works();
+    let said = folder.works("report .");
     assert!(said.contains("wrote ./index.html"), "{said}");
     let page = data(&folder.read("index.html"));
     assert_eq!(missing(&page), ["memory", "activations", "frontier", "batches"]);
@@ -45,11 +45,11 @@ fn what_is_missing_is_named_and_its_command_makes_it() {
         assert!(said.contains(&format!("rekindle {line}")), "{line} is not in {said}");
     }
     let plan = plan.replace("50%", "70% --effort 0");
-    folder.rekindle(&plan).works();
-    folder.rekindle(&(frontier + " --points 3 --effort 0")).works();
+    folder.works(&plan);
+    folder.works(&(frontier + " --points 3 --effort 0"));
     let compare = format!("{compare} --budget 70% --steps 1 --effort 0");
-    folder.rekindle(&compare).works();
-    assert_eq!(folder.rekindle("report .").works(), "wrote ./index.html\n");
+    folder.works(&compare);
+    assert_eq!(folder.works("report ."), "wrote ./index.html\n");
     let page = data(&folder.read("index.html"));
     assert!(missing(&page).is_empty());
     let step = &page["steps"][0];
@@ -68,7 +68,7 @@ fn what_is_missing_is_named_and_its_command_makes_it() {
 fn tables_without_a_graph_are_a_step_too() {
     let folder = profiled("tables");
     std::fs::remove_file(folder.0.join(format!("{STEM}.graph.json"))).expect("it was there");
-    let said = folder.rekindle("report . --out page.html").works();
+    let said = folder.works("report . --out page.html");
     let profile = "rekindle profile transformer-tiny --optimizer sgd --batch-size 4 --out .";
     assert!(said.contains(profile), "{said}");
     let page = data(&folder.read("page.html"));
@@ -80,8 +80,8 @@ fn tables_without_a_graph_are_a_step_too() {
 #[test]
 fn a_plan_of_another_step_is_not_shown() {
     let folder = profiled("other");
-    folder.rekindle("plan @mlp-b256 --budget 100% --effort 0 --out mlp.plan.json").works();
-    folder.rekindle("report .").works();
+    folder.works("plan @mlp-b256 --budget 100% --effort 0 --out mlp.plan.json");
+    folder.works("report .");
     let page = data(&folder.read("index.html"));
     assert_eq!(page["steps"][0]["schedules"].as_array().map(Vec::len), Some(1));
 }
@@ -89,24 +89,21 @@ fn a_plan_of_another_step_is_not_shown() {
 #[test]
 fn only_commands_that_can_work_are_suggested() {
     let folder = Folder::new("can work");
-    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../../corpus");
     // One that we have no model of, and one that came from elsewhere.
     for name in ["unet-b8", "mlp-b256"] {
-        let file = format!("{name}.json");
-        std::fs::copy(format!("{corpus}/{file}"), folder.0.join(&file)).expect("it is there");
+        folder.write(&format!("{name}.json"), command::corpus(name));
     }
-    let said = folder.rekindle("report .").works();
+    let said = folder.works("report .");
     // Of the one, nothing can be won; half of the other is enough.
     for line in ["./unet-b8.json --budget 50%", "./mlp-b256.json --budget 100%"] {
         assert!(said.contains(&format!("rekindle plan {line}")), "{said}");
-        folder.rekindle(&format!("plan {line} --effort 0")).works();
+        folder.works(&format!("plan {line} --effort 0"));
     }
     for word in ["rekindle compare", "rekindle profile"] {
         assert!(!said.contains(word), "{said}");
     }
     assert!(said.contains("no comparison of unet"), "{said}");
-    let told: Value =
-        serde_json::from_str(&folder.rekindle("report . --json").works()).expect("JSON");
+    let told = folder.json("report . --json");
     let all = told["missing"].as_array().expect("a list").iter();
     for lacking in all {
         let is_comparison = lacking["section"] == "batches";
@@ -121,8 +118,7 @@ fn only_commands_that_can_work_are_suggested() {
 #[test]
 fn any_name_of_a_graph_gives_harmless_files() {
     let folder = Folder::new("names");
-    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../../corpus/mlp-b256.json");
-    let graph = std::fs::read_to_string(corpus).expect("it is there");
+    let graph = command::corpus("mlp-b256");
     let long = "x".repeat(400);
     for (name, stem) in [
         ("../../up", "______up"),
@@ -131,9 +127,8 @@ fn any_name_of_a_graph_gives_harmless_files() {
         (long.as_str(), &long[..50]),
     ] {
         let named = graph.replacen("mlp-b256", name, 1);
-        std::fs::write(folder.0.join("g.json"), named).expect("writable");
-        let line = "plan g.json --budget 100% --effort 0 --report=r";
-        folder.rekindle(line).works();
+        folder.write("g.json", named);
+        folder.works("plan g.json --budget 100% --effort 0 --report=r");
         let written = folder.0.join(format!("r/{stem}.plan.json"));
         assert!(written.is_file(), "{name:?}: no {}", written.display());
     }
@@ -144,25 +139,23 @@ fn any_name_of_a_graph_gives_harmless_files() {
 #[test]
 fn a_pipe_in_the_folder_is_left_alone() {
     let folder = profiled("pipe");
-    for name in ["a.json", "b.csv"] {
-        let made = std::process::Command::new("mkfifo").arg(folder.0.join(name)).status();
-        assert!(made.expect("mkfifo is there").success());
-    }
-    folder.rekindle("report .").works();
+    folder.make_fifo("a.json");
+    folder.make_fifo("b.csv");
+    folder.works("report .");
 }
 
 #[test]
 fn folders_and_files_of_no_use_are_errors() {
     let folder = Folder::new("nothing");
-    folder.rekindle("report .").fails(2, &["rekindle profile"]);
-    folder.rekindle("report gone").fails(5, &["gone"]);
+    folder.fails("report .", 2, &["rekindle profile"]);
+    folder.fails("report gone", 5, &["gone"]);
     let broken = "budget_bytes,peak_bytes,time_us,overhead_percent,recomputed_runs,lower_bound_us,\
                   gap_percent\nx,1,1,1,1,1,1\n";
-    std::fs::write(folder.0.join("f.csv"), broken).expect("writable");
-    folder.rekindle("report .").fails(5, &["f.csv", "line: 2"]);
-    std::fs::write(folder.0.join("f.csv"), "").expect("writable");
-    std::fs::write(folder.0.join("g.json"), "{\"format\": \"remat.graph/1\"}").expect("writable");
-    folder.rekindle("report .").fails(5, &["g.json"]);
+    folder.write("f.csv", broken);
+    folder.fails("report .", 5, &["f.csv", "line: 2"]);
+    folder.write("f.csv", "");
+    folder.write("g.json", "{\"format\": \"remat.graph/1\"}");
+    folder.fails("report .", 5, &["g.json"]);
 }
 
 #[test]
@@ -189,20 +182,17 @@ fn verbs_add_to_a_report() {
     assert_eq!(page["comparisons"].as_array().map(Vec::len), Some(1));
     // Without a folder's name it is the usual one, and a run adds its plan.
     let run = format!("run {step} --batch-size 4 --budget 70% --effort 0 --steps 1");
-    folder.rekindle(&format!("{run} --report")).works();
+    folder.works(&format!("{run} --report"));
     let page = data(&folder.read("rekindle-report/index.html"));
     let schedules = page["steps"][0]["schedules"].as_array().map(Vec::len);
     assert_eq!(schedules, Some(2));
-    folder
-        .rekindle(&format!("{run} --report=out/{STEM}.graph.json"))
-        .fails(5, &["cannot make the folder"]);
+    folder.fails(&format!("{run} --report=out/{STEM}.graph.json"), 5, &["cannot make the folder"]);
 }
 
 #[test]
 fn a_report_is_told_as_json() {
     let folder = profiled("told");
-    let told: Value =
-        serde_json::from_str(&folder.rekindle("report . --json").works()).expect("JSON");
+    let told = folder.json("report . --json");
     assert_eq!(told["report"], "./index.html");
     assert_eq!(told["steps"].as_array().map(Vec::len), Some(1));
     assert_eq!(missing(&told), missing(&data(&folder.read("index.html"))));
@@ -211,18 +201,15 @@ fn a_report_is_told_as_json() {
 #[test]
 fn a_small_demonstration_ends_in_a_report_that_lacks_nothing() {
     let folder = Folder::new("demo");
-    let said = folder.rekindle("demo --small --quiet").works();
-    for word in ["plan", "verify", "frontier", "check", "planned peak", "index.html"] {
-        assert!(said.contains(word), "{word} is not in {said}");
-    }
+    let said = folder.works("demo --small --quiet");
+    has(&said, &["plan", "verify", "frontier", "check", "planned peak", "index.html"]);
     assert!(
         said.lines().all(|line| line.chars().count() <= 80 || line.contains("index.html")),
         "{said}"
     );
     let page = data(&folder.read("rekindle-report/index.html"));
     assert!(missing(&page).is_empty(), "{}", page["missing"]);
-    let told = folder.rekindle("demo --small --json --quiet").works();
-    let told: Value = serde_json::from_str(&told).expect("JSON and nothing else");
+    let told = folder.json("demo --small --json --quiet");
     let rows = told["compared"].as_array().expect("a list");
     assert_eq!(rows.len(), 2);
     for row in rows {

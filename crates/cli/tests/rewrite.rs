@@ -8,10 +8,8 @@ use rekindle_graph::Graph;
 #[test]
 fn a_plan_is_rewritten_explained_and_drawn() {
     let folder = Folder::new("rewrite");
-    folder.rekindle("plan @unet-b8 --budget 70% --strategy mutwo --out plan.json").works();
-    let out = folder
-        .rekindle("rewrite @unet-b8 plan.json --explain --out new.json --dot new.dot")
-        .works();
+    folder.works("plan @unet-b8 --budget 70% --strategy mutwo --out plan.json");
+    let out = folder.works("rewrite @unet-b8 plan.json --explain --out new.json --dot new.dot");
     assert!(out.contains("before") && out.contains("starts from") && out.contains("@1"), "{out}");
     assert!(folder.read("new.dot").contains("orange"));
     let graph = Graph::from_json(&folder.read("new.json")).expect("an ordinary graph");
@@ -20,7 +18,7 @@ fn a_plan_is_rewritten_explained_and_drawn() {
     // The rewritten graph is planned and rewritten like any other; its plain step is the plan.
     let again = folder.rekindle("plan new.json --budget 97% --strategy mutwo --out again.json");
     again.works();
-    folder.rekindle("rewrite new.json again.json --out newer.json").works();
+    folder.works("rewrite new.json again.json --out newer.json");
 }
 
 #[test]
@@ -37,16 +35,16 @@ fn what_is_rebuilt_from_nothing_says_so() {
         "time_us": 4, "steps": [{"run": 0}, {"run": 1}, {"free": 0}, {"run": 0}, {"run": 2},
                                 {"free": 0}, {"free": 1}]}"#;
     for (name, text) in [("g.json", graph), ("p.json", plan)] {
-        std::fs::write(folder.0.join(name), text).expect("writable");
+        folder.write(name, text);
     }
-    let out = folder.rekindle("rewrite g.json p.json --explain").works();
+    let out = folder.works("rewrite g.json p.json --explain");
     assert!(out.contains("starts from nothing\n"), "{out}");
 }
 
 #[test]
 fn a_plan_of_another_graph_is_refused_and_nothing_is_written() {
     let folder = Folder::new("other");
-    folder.rekindle("plan @mlp-b256 --budget 100% --out plan.json").works();
-    folder.rekindle("rewrite @unet-b8 plan.json --out new.json").fails(4, &["mlp-b256", "unet-b8"]);
+    folder.works("plan @mlp-b256 --budget 100% --out plan.json");
+    folder.fails("rewrite @unet-b8 plan.json --out new.json", 4, &["mlp-b256", "unet-b8"]);
     assert_eq!(folder.files(), ["plan.json"]);
 }

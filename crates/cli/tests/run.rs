@@ -3,19 +3,15 @@
 mod command;
 
 use std::io::{BufRead as _, BufReader};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
-use command::Folder;
 #[cfg(target_os = "linux")]
 use command::limit::{BESIDE_THE_BUDGET, Limit};
+use command::{Folder, has, json};
 use serde_json::Value;
 
 /// Small steps of a network with dropout, whose activations are most of its memory.
 const SMALL: &str = "transformer-tiny --batch-size 8 --optimizer sgd --effort 0";
-
-fn json(text: &str) -> Value {
-    serde_json::from_str(text).expect("JSON")
-}
 
 /// The bits of each loss, by step.
 fn losses(report: &Value) -> Vec<(u64, u64)> {
@@ -27,23 +23,20 @@ fn losses(report: &Value) -> Vec<(u64, u64)> {
 #[test]
 fn a_run_shows_every_stage_and_stays_in_its_budget() {
     let folder = Folder::new("run");
-    let out = folder
-        .rekindle(&format!("run {SMALL} --budget 70% --steps 2 --check --save w.safetensors"))
-        .works();
-    for word in ["budget", "profile", "plan", "rewrite", "verify", "place", "every bit", "loss"] {
-        assert!(out.contains(word), "{word:?} is not in:\n{out}");
-    }
+    let out =
+        folder.works(&format!("run {SMALL} --budget 70% --steps 2 --check --save w.safetensors"));
+    has(&out, &["budget", "profile", "plan", "rewrite", "verify", "place", "every bit", "loss"]);
     assert_eq!(folder.files(), ["w.safetensors"]);
 }
 
 #[test]
 fn planned_and_plain_runs_have_the_same_losses_and_measured_is_predicted() {
     let folder = Folder::new("same");
-    let plain = json(&folder.rekindle(&format!("run {SMALL} --steps 2 --json")).works());
+    let plain = folder.json(&format!("run {SMALL} --steps 2 --json"));
     assert_eq!(plain["planned"], Value::Null);
     for budget in ["80%", "60%"] {
         let arguments = format!("run {SMALL} --steps 2 --json --budget {budget} --strategy mutwo");
-        let planned = json(&folder.rekindle(&arguments).works());
+        let planned = folder.json(&arguments);
         assert_eq!(losses(&plain), losses(&planned));
         let budget = planned["planned"]["budget_bytes"].as_u64().expect("bytes");
         for step in planned["steps"].as_array().expect("a list") {
@@ -59,13 +52,8 @@ fn a_run_that_is_killed_goes_on_from_its_checkpoint_with_the_same_losses() {
     let folder = Folder::new("kill");
     let steps = 12;
     let run = format!("run {SMALL} --budget 80% --steps {steps}");
-    let mut child = Command::new(env!("CARGO_BIN_EXE_rekindle"))
-        .args(run.split_whitespace())
-        .args(["--checkpoint", "c.safetensors"])
-        .current_dir(&folder.0)
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("the binary runs");
+    let mut command = folder.command(&format!("{run} --checkpoint c.safetensors"));
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("the binary runs");
     let out = BufReader::new(child.stdout.take().expect("piped"));
     // The line of a step is printed after its checkpoint is in place.
     let second = |line: &String| line.trim_start().starts_with("2 ");
@@ -74,9 +62,9 @@ fn a_run_that_is_killed_goes_on_from_its_checkpoint_with_the_same_losses() {
     child.kill().expect("it still runs");
     child.wait().expect("it is gone");
 
-    let resumed = folder.rekindle(&format!("{run} --resume c.safetensors --json")).works();
+    let resumed = folder.works(&format!("{run} --resume c.safetensors --json"));
     let resumed = losses(&json(&resumed));
-    let whole = losses(&json(&folder.rekindle(&format!("{run} --json")).works()));
+    let whole = losses(&folder.json(&format!("{run} --json")));
     assert!(resumed.first().is_some_and(|&(step, _)| step > 2), "{resumed:?}");
     assert_eq!(resumed, whole[whole.len() - resumed.len()..]);
 }
@@ -86,9 +74,9 @@ fn a_plain_step_over_the_budget_is_refused_before_it_starts() {
     let folder = Folder::new("refused");
     let run = format!("run {SMALL} --steps 1 --checkpoint c.safetensors");
     let words = ["the plain step needs", "smallest arena known"];
-    folder.rekindle(&format!("{run} --plain --budget 60%")).fails(3, &words);
+    folder.fails(&format!("{run} --plain --budget 60%"), 3, &words);
     let words = ["does not fit in 1.00 MiB", "smallest arena known", "must coexist"];
-    folder.rekindle(&format!("{run} --budget 1MiB")).fails(3, &words);
+    folder.fails(&format!("{run} --budget 1MiB"), 3, &words);
     assert_eq!(folder.files(), [""; 0]);
 }
 
@@ -99,25 +87,18 @@ fn under_a_hard_limit_the_plain_step_is_refused_and_the_planned_one_trains() {
     let folder = Folder::new("limit");
     let step = "transformer-tiny --batch-size 128 --optimizer sgd --effort 0 --threads 2";
     let planned = format!("run {step} --budget 40% --steps 1 --json");
-    let free = json(&folder.rekindle(&planned).works());
+    let free = folder.json(&planned);
     let budget = free["planned"]["budget_bytes"].as_u64().expect("bytes");
     let bytes = budget + BESIDE_THE_BUDGET;
     assert!(free["plain_peak_bytes"].as_u64() > Some(bytes), "the plain step must not fit: {free}");
     let limit = Limit::new(bytes);
     let limited = |arguments: &str| {
         let mut command = limit.command(env!("CARGO_BIN_EXE_rekindle"));
-        let command = command.args(arguments.split_whitespace());
-        command.output().expect("a shell")
+        command::Ran::of(command.args(arguments.split_whitespace()))
     };
     let refused = limited(&format!("run {step} --steps 1"));
-    let message = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert_eq!(refused.status.code(), Some(3), "{message}");
-    assert!(message.contains("the plain step does not fit in memory"), "{message}");
-
-    let trained = limited(&planned);
-    let message = String::from_utf8_lossy(&trained.stderr).into_owned();
-    assert_eq!(trained.status.code(), Some(0), "{message}");
-    let trained = json(&String::from_utf8(trained.stdout).expect("text"));
+    refused.fails(3, &["the plain step does not fit in memory"]);
+    let trained = json(&limited(&planned).works());
     assert_eq!(losses(&trained), losses(&free), "the limit changes no number");
     let resident = trained["highest_resident_bytes"].as_u64();
     let arena = trained["planned"]["arena_bytes"].as_u64();
@@ -129,7 +110,7 @@ fn every_number_is_verified() {
     let folder = Folder::new("numeric");
     let step = "--sequence 32 --batch-size 8 --optimizer sgd --effort 0";
     let verify = format!("verify --numeric gpt2-tiny {step} --budget 60% --json");
-    let found = json(&folder.rekindle(&verify).works());
+    let found = folder.json(&verify);
     assert_eq!(found["equal"], true);
     assert!(found["numbers"].as_u64() > Some(2 * 100_000), "parameters and gradients");
     assert!(found["recomputed_runs"].as_u64() > Some(0));
@@ -138,9 +119,9 @@ fn every_number_is_verified() {
 #[test]
 fn what_makes_no_sense_is_refused() {
     let folder = Folder::new("nonsense");
-    folder.rekindle("run resnet19").fails(2, &["resnet19", "resnet18"]);
-    folder.rekindle("run resnet18 --batch-size 0").fails(2, &["above zero"]);
-    folder.rekindle("run mlp --budget much").fails(2, &["unknown unit"]);
+    folder.fails("run resnet19", 2, &["resnet19", "resnet18"]);
+    folder.fails("run resnet18 --batch-size 0", 2, &["above zero"]);
+    folder.fails("run mlp --budget much", 2, &["unknown unit"]);
     for (flags, word) in [
         ("--threads 1025", "more than 1024"),
         ("--steps 0", "--steps"),
@@ -151,12 +132,10 @@ fn what_makes_no_sense_is_refused() {
         ("--report", "give a --budget"),
         ("--report --budget 90% --plain", "the plain step has none"),
     ] {
-        let line = format!("run mlp --batch-size 2 {flags}");
-        folder.rekindle(&line).fails(2, &[word]);
+        folder.fails(&format!("run mlp --batch-size 2 {flags}"), 2, &[word]);
     }
     for flag in ["--resume", "--weights"] {
-        let line = format!("run mlp --budget 90% {flag} nothing.safetensors");
-        let ran = folder.rekindle(&line);
+        let ran = folder.rekindle(&format!("run mlp --budget 90% {flag} nothing.safetensors"));
         assert_eq!(ran.out, "", "refused before anything is done");
         ran.fails(5, &["cannot read nothing.safetensors"]);
     }
@@ -173,7 +152,7 @@ fn a_run_goes_on_from_its_own_checkpoint_until_nothing_is_left() {
     let third = run("--steps 2 --resume c --checkpoint c");
     assert!(third.err.contains("give more --steps"), "{}", third.err);
     assert_eq!(losses(&json(&third.works())), []);
-    std::fs::write(folder.0.join("empty"), "").expect("writable");
+    folder.write("empty", "");
     for (flags, words) in [
         ("--resume empty", ["empty", "it is no checkpoint"]),
         ("--resume c --seed 7", ["seed 0", "seed 7"]),
@@ -187,11 +166,9 @@ fn a_run_goes_on_from_its_own_checkpoint_until_nothing_is_left() {
 fn a_comparison_has_a_row_for_each_batch_size_and_two_charts() {
     let folder = Folder::new("compare");
     let step = "transformer-tiny --optimizer sgd --effort 0";
-    let out = folder
-        .rekindle(&format!(
-            "compare {step} --batch-sizes 4,8 --budget 70% --steps 1 --check --csv t.csv --charts c"
-        ))
-        .works();
+    let out = folder.works(&format!(
+        "compare {step} --batch-sizes 4,8 --budget 70% --steps 1 --check --csv t.csv --charts c"
+    ));
     assert!(out.contains("every bit the same"), "{out}");
     let csv = folder.read("t.csv");
     assert_eq!(csv.lines().count(), 3, "{csv}");
@@ -219,7 +196,7 @@ fn a_comparison_without_any_plan_is_written_and_fails() {
     assert!(remark.contains("no plan fits in 1.00 MiB; the"), "{remark}");
     assert!(folder.read("t.csv").contains(remark));
 
-    let rows = json(&folder.rekindle(&format!("{line} --or-smallest")).works());
+    let rows = folder.json(&format!("{line} --or-smallest"));
     let bytes = |column: &str| rows[0][column].as_u64().expect(column);
     assert!(bytes("budget_bytes") > 1 << 20);
     assert!(bytes("measured_peak_bytes") <= bytes("budget_bytes"));
@@ -229,17 +206,16 @@ fn a_comparison_without_any_plan_is_written_and_fails() {
 #[test]
 fn models_are_listed_with_their_parameters() {
     let folder = Folder::new("models");
-    let out = folder.rekindle("models").works();
+    let out = folder.works("models");
     assert!(out.contains("resnet152") && out.contains("60.2 M"), "{out}");
-    let listed = json(&folder.rekindle("models --json").works());
+    let listed = folder.json("models --json");
     assert!(listed.as_array().is_some_and(|rows| rows.len() >= 11));
 }
 
 #[test]
 fn a_trace_nests_in_order_and_shows_the_peak() {
     let folder = Folder::new("trace");
-    let line = format!("run {SMALL} --budget 70% --steps 2 --trace t.json --json");
-    let ran = json(&folder.rekindle(&line).works());
+    let ran = folder.json(&format!("run {SMALL} --budget 70% --steps 2 --trace t.json --json"));
     let trace = json(&folder.read("t.json"));
     let events = trace["traceEvents"].as_array().expect("a list");
     let of = |kind: &str| events.iter().filter(move |e| e["ph"] == kind).collect::<Vec<_>>();
@@ -272,9 +248,11 @@ fn a_check_begins_with_the_weights_of_the_run() {
     let checked = json(&run("--weights w.safetensors --check --json").works());
     assert!(checked["numbers_compared"].as_u64() > Some(0));
     // What the run refuses, the check refuses before it.
-    folder
-        .rekindle("run mlp --budget 99.9% --steps 1 --check --weights w.safetensors")
-        .fails(5, &["w.safetensors"]);
+    folder.fails(
+        "run mlp --budget 99.9% --steps 1 --check --weights w.safetensors",
+        5,
+        &["w.safetensors"],
+    );
 }
 
 #[test]
@@ -283,16 +261,20 @@ fn a_batch_that_this_machine_cannot_hold_is_told_in_its_row() {
     // A terabyte of activations; the first batch size is compared all the same.
     let line = "compare transformer-tiny --optimizer sgd --batch-sizes 8,400000 --budget 90% \
                 --effort 0 --steps 1";
-    let rows = json(&folder.rekindle(&format!("{line} --json")).works());
+    let rows = folder.json(&format!("{line} --json"));
     assert!(rows[0]["measured_peak_bytes"].as_u64() > Some(0));
     assert!(rows[1]["measured_peak_bytes"].is_null());
     let remark = rows[1]["remark"].as_str().expect("a remark");
     assert!(remark.contains("this machine has"), "{remark}");
-    folder
-        .rekindle("run transformer-tiny --optimizer sgd --batch-size 400000 --steps 1")
-        .fails(3, &["does not fit in memory", "not fit either"]);
+    folder.fails(
+        "run transformer-tiny --optimizer sgd --batch-size 400000 --steps 1",
+        3,
+        &["does not fit in memory", "not fit either"],
+    );
     // Not even the position ids of this one would fit.
-    folder
-        .rekindle("plan transformer-tiny --batch-size 100000000 --budget 50%")
-        .fails(3, &["this machine has"]);
+    folder.fails(
+        "plan transformer-tiny --batch-size 100000000 --budget 50%",
+        3,
+        &["this machine has"],
+    );
 }

@@ -5,8 +5,17 @@
 #[cfg(target_os = "linux")]
 pub(crate) mod limit;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
+
+use serde_json::Value;
+
+const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../corpus");
+
+/// The text of a graph of the corpus.
+pub(crate) fn corpus(name: &str) -> String {
+    std::fs::read_to_string(format!("{CORPUS}/{name}.json")).expect("it is there")
+}
 
 /// What a run gave.
 pub(crate) struct Ran {
@@ -16,6 +25,20 @@ pub(crate) struct Ran {
     pub(crate) out: String,
     /// Standard error.
     pub(crate) err: String,
+}
+
+/// Text that is JSON and nothing else.
+#[track_caller]
+pub(crate) fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|why| panic!("{why}, in:\n{text}"))
+}
+
+/// The text holds every word.
+#[track_caller]
+pub(crate) fn has(text: &str, words: &[&str]) {
+    for word in words {
+        assert!(text.contains(word), "{word:?} is not in:\n{text}");
+    }
 }
 
 /// A folder that disappears with the test.
@@ -36,11 +59,28 @@ impl Folder {
         Ran::of(&mut self.command(arguments))
     }
 
+    /// As [`Folder::rekindle`], with code 0; gives what was printed.
+    #[track_caller]
+    pub(crate) fn works(&self, arguments: &str) -> String {
+        self.rekindle(arguments).works()
+    }
+
+    /// As [`Folder::works`], for what prints JSON and nothing else.
+    #[track_caller]
+    pub(crate) fn json(&self, arguments: &str) -> Value {
+        json(&self.works(arguments))
+    }
+
+    /// As [`Folder::rekindle`], with this code and these words on standard error.
+    #[track_caller]
+    pub(crate) fn fails(&self, arguments: &str, code: i32, words: &[&str]) {
+        self.rekindle(arguments).fails(code, words);
+    }
+
     /// The command that [`Folder::rekindle`] runs.
     pub(crate) fn command(&self, arguments: &str) -> Command {
-        let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../corpus");
         let expand = |word: &str| match word.strip_prefix('@') {
-            Some(name) => corpus.join(format!("{name}.json")).display().to_string(),
+            Some(name) => format!("{CORPUS}/{name}.json"),
             None => word.into(),
         };
         let mut command = Command::new(env!("CARGO_BIN_EXE_rekindle"));
@@ -50,7 +90,12 @@ impl Folder {
 
     /// The files in the folder, sorted.
     pub(crate) fn files(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(&self.0).expect("readable");
+        self.files_in(".")
+    }
+
+    /// The files in a folder of it, sorted.
+    pub(crate) fn files_in(&self, folder: &str) -> Vec<String> {
+        let entries = std::fs::read_dir(self.0.join(folder)).expect("readable");
         let name = |e: std::io::Result<std::fs::DirEntry>| {
             e.expect("readable").file_name().into_string().expect("text")
         };
@@ -62,6 +107,17 @@ impl Folder {
     /// A file's text.
     pub(crate) fn read(&self, name: &str) -> String {
         std::fs::read_to_string(self.0.join(name)).expect("the file is there")
+    }
+
+    /// Makes a pipe, which nobody writes to.
+    pub(crate) fn make_fifo(&self, name: &str) {
+        let made = Command::new("mkfifo").arg(self.0.join(name)).status();
+        assert!(made.expect("mkfifo is there").success());
+    }
+
+    /// Puts a file there.
+    pub(crate) fn write(&self, name: &str, text: impl AsRef<[u8]>) {
+        std::fs::write(self.0.join(name), text).expect("writable");
     }
 }
 
@@ -86,9 +142,7 @@ impl Ran {
     #[track_caller]
     pub(crate) fn fails(self, code: i32, words: &[&str]) {
         assert_eq!(self.code, code, "{}", self.err);
-        for word in words {
-            assert!(self.err.contains(word), "{word:?} is not in: {}", self.err);
-        }
+        has(&self.err, words);
     }
 
     /// The code is 0; gives what was printed.
