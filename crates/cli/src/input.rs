@@ -9,7 +9,7 @@ use rekindle_models::{ModelOptions, build};
 use rekindle_program::Optimizer;
 
 use crate::exit::UsageError;
-use crate::progress::Preparation;
+use crate::progress::Meter;
 
 /// Reads the graph that the user named.
 pub(crate) fn graph(path: &Path) -> anyhow::Result<Graph> {
@@ -43,8 +43,8 @@ pub(crate) fn graph_or_model(name: &Path, batch: Option<usize>) -> anyhow::Resul
         let name = name.display();
         return Err(UsageError(format!("{name} is a model: give a --batch-size")).into());
     }
-    let mut progress = Preparation::new();
-    let mut watch = |preparing| progress.show(preparing);
+    let mut meter = Meter::new(None);
+    let mut watch = |preparing| meter.prepare(preparing, "");
     let options = FitOptions::default();
     let plain = plain(&model, options.threads);
     Ok(profile_layout(&model, &plain, &options, &mut watch)?)

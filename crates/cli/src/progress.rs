@@ -10,7 +10,6 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use rekindle::Preparing;
-use rekindle_graph::Bytes;
 use rekindle_plan::{Progress, Watch};
 
 /// Work that takes less shows nothing.
@@ -101,37 +100,8 @@ fn remaining(seconds: f64) -> String {
     }
 }
 
-/// Shows what takes time before a step can run.
-pub(crate) struct Preparation(Option<(&'static str, Bar)>);
-
-impl Preparation {
-    pub(crate) fn new() -> Preparation {
-        Preparation(None)
-    }
-
-    pub(crate) fn show(&mut self, preparing: Preparing) {
-        match preparing {
-            Preparing::Memory { ready, arena } => self.memory(ready, arena),
-            Preparing::Profile(p) => self.draw("profiling", p.done as u64, p.total as u64),
-        }
-    }
-
-    /// Shows that so many bytes of an arena are ready.
-    pub(crate) fn memory(&mut self, ready: Bytes, arena: Bytes) {
-        self.draw("reserving memory", ready.get(), arena.get());
-    }
-
-    fn draw(&mut self, what: &'static str, done: u64, total: u64) {
-        if self.0.as_ref().is_none_or(|(shown, _)| *shown != what) {
-            self.0 = Some((what, Bar::new(what)));
-        }
-        if let Some((_, bar)) = &mut self.0 {
-            bar.show(done, total, "");
-        }
-    }
-}
-
-/// The planner's watch: shows its progress, and stops it at the time limit.
+/// The planner's watch: shows its progress and what takes time before it, and stops it at the time
+/// limit.
 pub(crate) struct Meter {
     bar: Bar,
     limit: Option<Duration>,
@@ -147,10 +117,15 @@ impl Meter {
         self.bar = Bar::new(what);
     }
 
-    /// Shows work other than planning.
-    pub(crate) fn show(&mut self, what: &str, done: u64, total: u64) {
+    /// Shows what takes time before a step can run; `of` says more about which step it is.
+    pub(crate) fn prepare(&mut self, preparing: Preparing, of: &str) {
+        let (what, done, total) = match preparing {
+            Preparing::Memory { ready, arena } => ("reserving memory", ready.get(), arena.get()),
+            Preparing::Profile(p) => ("profiling", p.done as u64, p.total as u64),
+        };
+        let what = format!("{what}{of}");
         if self.bar.what != what {
-            self.restart(what.into());
+            self.restart(what);
         }
         self.bar.show(done, total, "");
     }

@@ -3,6 +3,7 @@
 pub(super) mod table;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rekindle::{Error, FitOptions, Fitted};
 use rekindle_engine::{Layout, Peak};
@@ -18,7 +19,7 @@ use super::stages::{self, Lines, Times};
 use super::step::{Step, parse_count};
 use crate::exit::{NothingFits, is_out_of_memory};
 use crate::output;
-use crate::progress::Preparation;
+use crate::progress::Meter;
 
 /// Measure peak memory and latency with and without recomputation, per batch size
 #[derive(clap::Args)]
@@ -170,8 +171,8 @@ fn profile(
     budget: Bytes,
     options: &FitOptions,
 ) -> anyhow::Result<Graph> {
-    let mut progress = Preparation::new();
-    let mut watch = |preparing| progress.show(preparing);
+    let mut meter = Meter::new(None);
+    let mut watch = |preparing| meter.prepare(preparing, "");
     match rekindle::profile_layout(model, plain, options, &mut watch).map_err(anyhow::Error::from) {
         Err(error) if out_of_memory(&error) => {}
         profiled => return profiled,
@@ -195,7 +196,7 @@ fn fit(
 ) -> anyhow::Result<Fitted> {
     let silent = Lines { shown: false, indent: "" };
     let limit = arguments.planning.limit()?;
-    let times = Times::Given(Box::new(graph.clone()));
+    let times = Times::Given(Box::new(graph.clone()), Duration::ZERO);
     let staged = stages::fit(model, plain, budget, times, options, limit, &silent)?;
     Ok(staged.fitted)
 }

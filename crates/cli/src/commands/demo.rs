@@ -203,7 +203,7 @@ impl Demo<'_> {
         let budget = Bytes(plain.predicted().arena.get() * example.budget_percent / 100);
         let started = Instant::now();
         let graph = self.profile(example.model, batch, &model, &plain)?;
-        let times = Times::Measured(Box::new(graph.clone()), started.elapsed());
+        let times = Times::Given(Box::new(graph.clone()), started.elapsed());
         let staged = stages::fit(&model, &plain, budget, times, options, None, &self.lines)?;
         let fitted = staged.fitted;
         let stem = format!("{}_bs{batch}", example.model);

@@ -63,11 +63,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 
 impl BatchWatch for Meter {
     fn preparing(&mut self, batch: usize, preparing: Preparing) {
-        let (what, done, total) = match preparing {
-            Preparing::Memory { ready, arena } => ("reserving memory", ready.get(), arena.get()),
-            Preparing::Profile(p) => ("profiling", p.done as u64, p.total as u64),
-        };
-        self.show(&format!("{what} for batch {batch}"), done, total);
+        self.prepare(preparing, &format!(" for batch {batch}"));
     }
 
     fn trying(&mut self, batch: usize) {
@@ -75,58 +71,29 @@ impl BatchWatch for Meter {
     }
 }
 
-/// A line of the table.
-struct Row {
-    name: &'static str,
-    batch: usize,
-    arena: Bytes,
-    time: Micros,
-    overhead: Option<f64>,
-}
-
-fn rows(found: &MaxBatch) -> Vec<Row> {
-    let plain = found.plain.map(|plain| Row {
-        name: "plain",
-        batch: plain.batch,
-        arena: plain.peak.arena,
-        time: plain.time,
-        overhead: None,
-    });
-    let planned = Row {
-        name: "planned",
-        batch: found.batch,
-        arena: found.fitted.predicted().arena,
-        time: found.fitted.planned.plan.time,
-        overhead: Some(found.fitted.planned.overhead()),
-    };
-    plain.into_iter().chain([planned]).collect()
-}
-
 fn text(arguments: &Arguments, budget: Bytes, found: &MaxBatch) -> String {
     let mut lines = vec![format!(
         "{:<9} {:>8} {:>12} {:>10} {:>12} {:>10}",
         "", "batch", "arena", "a step", "a sample", "overhead"
     )];
-    for row in rows(found) {
-        lines.push(format!(
-            "{:<9} {:>8} {:>12} {:>10} {:>12} {:>10}",
-            row.name,
-            row.batch,
-            row.arena.to_string(),
-            row.time.to_string(),
-            Micros(row.time.get() / row.batch as f64).to_string(),
-            row.overhead.map_or("-".into(), |o| format!("+{}", percent(o)))
-        ));
-    }
-    let audit = &found.fitted.audit;
-    if found.plain.is_none() {
+    let row = |name: &str, batch: usize, arena: Bytes, time: Micros, overhead: &str| {
+        let [arena, sample] = [arena.to_string(), Micros(time.get() / batch as f64).to_string()];
+        let time = time.to_string();
+        format!("{name:<9} {batch:>8} {arena:>12} {time:>10} {sample:>12} {overhead:>10}")
+    };
+    let MaxBatch { plain, fitted, .. } = found;
+    lines.extend(plain.map(|plain| row("plain", plain.batch, plain.peak.arena, plain.time, "-")));
+    let (arena, time) = (fitted.predicted().arena, fitted.planned.plan.time);
+    let overhead = format!("+{}", percent(fitted.planned.overhead()));
+    lines.push(row("planned", found.batch, arena, time, &overhead));
+    if plain.is_none() {
         lines.push(format!("Without a plan not even one sample fits in {budget}."));
     }
     lines.push(refusal(found, arguments.max_overhead, budget));
     lines.push(format!(
         "Verified: {} runs replayed, {} of them recomputations, no violation.",
-        audit.runs.iter().sum::<u32>(),
-        audit.recomputed
+        fitted.audit.runs.iter().sum::<u32>(),
+        fitted.audit.recomputed
     ));
     lines.push(format!(
         "Times are predicted from batch {}, node by node. To measure this batch:",

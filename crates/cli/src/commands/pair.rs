@@ -8,12 +8,13 @@
 use std::cmp::Ordering;
 use std::time::Duration;
 
-use rekindle::{Error, Fitted, IterationReport, Trainer, set_up, side_by_side};
+use rekindle::{Error, Fitted, Trainer, side_by_side};
 use rekindle_engine::{Engine, EngineError, Layout, Peak};
 use rekindle_models::Model;
 
+use super::stages::engine;
 use crate::exit::is_out_of_memory;
-use crate::progress::{Bar, Preparation};
+use crate::progress::Bar;
 
 /// What a number of steps gave.
 #[derive(Clone, Debug)]
@@ -45,30 +46,13 @@ pub(crate) struct Pair {
 /// One of the two on its way.
 struct Run<'m> {
     trainer: Trainer<'m>,
-    times: Vec<Duration>,
-    losses: Vec<f32>,
-    measured: Peak,
+    side: Side,
 }
 
 impl<'m> Run<'m> {
     fn new(model: &'m Model, engine: Engine, seed: u64) -> Run<'m> {
-        let measured = engine.predicted();
-        Run {
-            trainer: Trainer::new(model, engine, seed),
-            times: Vec::new(),
-            losses: Vec::new(),
-            measured,
-        }
-    }
-
-    fn keep(&mut self, (report, time): (IterationReport, Duration)) {
-        self.times.push(time);
-        self.losses.push(report.loss);
-        self.measured = report.measured;
-    }
-
-    fn side(self) -> Side {
-        Side { times: self.times[1..].to_vec(), losses: self.losses, measured: self.measured }
+        let side = Side { times: Vec::new(), losses: Vec::new(), measured: engine.predicted() };
+        Run { trainer: Trainer::new(model, engine, seed), side }
     }
 }
 
@@ -82,8 +66,10 @@ fn run(title: &'static str, runs: &mut [&mut Run<'_>], steps: usize) -> Result<(
         }
         let mut trainers: Vec<_> = runs.iter_mut().map(|run| &mut run.trainer).collect();
         let reports = side_by_side(&mut trainers)?;
-        for (run, report) in runs.iter_mut().zip(reports) {
-            run.keep(report);
+        for (run, (report, time)) in runs.iter_mut().zip(reports) {
+            run.side.times.extend((done > 0).then_some(time));
+            run.side.losses.push(report.loss);
+            run.side.measured = report.measured;
         }
     }
     Ok(())
@@ -102,21 +88,15 @@ pub(crate) fn measure(
         Ok(engine) => {
             let mut plain = Run::new(model, engine, seed);
             run("measuring steps", &mut [&mut plain, &mut planned], steps)?;
-            Ok(Pair { plain: Ok(plain.side()), planned: planned.side(), interleaved: true })
+            Ok(Pair { plain: Ok(plain.side), planned: planned.side, interleaved: true })
         }
         Err(error) if is_out_of_memory(&error) => {
             run("measuring the planned step", &mut [&mut planned], steps)?;
-            let planned = planned.side();
+            let planned = planned.side;
             Ok(Pair { plain: plain_alone(model, plain, steps, seed)?, planned, interleaved: false })
         }
         Err(error) => Err(error.into()),
     }
-}
-
-/// Sets up a step, with a bar.
-fn engine(layout: &Layout, seed: u64) -> Result<Engine, EngineError> {
-    let mut memory = Preparation::new();
-    set_up(layout, seed, &mut |p| memory.show(p))
 }
 
 /// The plain step with the memory to itself; inside, why it does not fit even then.
@@ -132,7 +112,7 @@ fn plain_alone(
     };
     let mut plain = Run::new(model, engine, seed);
     run("measuring the plain step", &mut [&mut plain], steps)?;
-    Ok(Ok(plain.side()))
+    Ok(Ok(plain.side))
 }
 
 /// The middle one, the larger of two; zero of none.

@@ -1,11 +1,11 @@
 //! `rekindle run`: train a model in a budget, stage by stage.
 
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use rekindle::{Checked, Error, FitOptions, IterationReport, Trainer, set_up};
-use rekindle_engine::{Engine, EngineError, Layout, Peak, resident_peak};
+use rekindle::{Checked, Error, FitOptions, IterationReport, Trainer};
+use rekindle_engine::{Engine, Layout, Peak, resident_peak};
 use rekindle_graph::{Budget, Bytes, open_file, parse_budget};
 use rekindle_models::Model;
 use rekindle_plan::{NoWatch, Strategy};
@@ -18,7 +18,6 @@ use super::stages::{self, Lines, Staged, Times};
 use super::step::{Step, parse_count};
 use crate::exit::{Promised, UsageError, is_out_of_memory};
 use crate::output;
-use crate::progress::Preparation;
 use crate::trace::Trace;
 
 /// Train a model on generated data in a byte budget
@@ -117,7 +116,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         reported.finish()?;
     }
     let engine = match &staged {
-        Some(staged) => engine(&staged.fitted.layout, &options)?,
+        Some(staged) => stages::engine(&staged.fitted.layout, options.seed)?,
         None => plain_engine(&plain, &options)?,
     };
     let steps = train(arguments, &model, engine, &lines)?;
@@ -175,7 +174,7 @@ fn stages(
         Some(folder) => {
             let (name, batch) = (&arguments.step.model, arguments.batch_size);
             let times = stages::read_times(folder, name, batch, plain.graph())?;
-            Times::Given(Box::new(times))
+            Times::Given(Box::new(times), Duration::ZERO)
         }
         None => Times::InBudget,
     };
@@ -184,15 +183,9 @@ fn stages(
     Ok(Some(staged))
 }
 
-/// Sets up a step, with a bar.
-fn engine(layout: &Layout, options: &FitOptions) -> Result<Engine, EngineError> {
-    let mut progress = Preparation::new();
-    set_up(layout, options.seed, &mut |preparing| progress.show(preparing))
-}
-
 /// Sets up the plain step. Where it does not get its memory, the error says whether a plan would.
 fn plain_engine(plain: &Layout, options: &FitOptions) -> Result<Engine, Error> {
-    match engine(plain, options) {
+    match stages::engine(plain, options.seed) {
         Err(error) if is_out_of_memory(&error) => {
             Err(Error::PlainOutOfMemory { smallest: smallest(plain, options)?, error })
         }

@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use rekindle::{Checked, Error, FitOptions, Fitted, Trainer, check_numbers_from, fit_profiled};
-use rekindle_engine::Layout;
+use rekindle_engine::{Engine, EngineError, Layout};
 use rekindle_graph::{Bytes, Graph, Micros, Phase, Plan};
 use rekindle_models::Model;
 
 use crate::exit::UsageError;
 use crate::output::{bold, note};
-use crate::progress::{Bar, Meter, Preparation};
+use crate::progress::{Bar, Meter};
 use crate::summary::percent;
 
 /// Lines of a name and a text, unless nobody wants to read them.
@@ -41,10 +41,8 @@ pub(crate) enum Times {
     Plain,
     /// Runs within the budget.
     InBudget,
-    /// These, from a file.
-    Given(Box<Graph>),
-    /// These, measured in so much time.
-    Measured(Box<Graph>, Duration),
+    /// These, measured in so much time; in none if they are from a file.
+    Given(Box<Graph>, Duration),
 }
 
 /// Fits a step into a budget, and prints each stage when it is over.
@@ -65,22 +63,21 @@ pub(crate) fn fit(
         note("the plain step fits in this budget: nothing has to be recomputed");
     }
     let started = Instant::now();
-    let mut progress = Preparation::new();
-    let mut watch = |preparing| progress.show(preparing);
-    let mut before = Duration::ZERO;
-    let graph = match times {
-        Times::Plain => rekindle::profile_layout(model, plain, options, &mut watch)?,
-        Times::InBudget => rekindle::profile(model, plain, budget, options, &mut watch)?,
-        Times::Given(graph) => *graph,
-        Times::Measured(graph, took) => {
-            before = took;
-            *graph
+    let mut meter = Meter::new(limit);
+    let mut watch = |preparing| meter.prepare(preparing, "");
+    let (graph, before) = match times {
+        Times::Plain => {
+            (rekindle::profile_layout(model, plain, options, &mut watch)?, Duration::ZERO)
         }
+        Times::InBudget => {
+            (rekindle::profile(model, plain, budget, options, &mut watch)?, Duration::ZERO)
+        }
+        Times::Given(graph, took) => (*graph, took),
     };
     let profile_time = before + started.elapsed();
-    drop(progress);
+    meter.clear();
     lines.line("profile", profile_text(&graph, profile_time));
-    let mut meter = Meter::new(limit);
+    meter.restart("planning".into());
     let fitted = fit_profiled(&model.program, &graph, budget, options, &mut meter);
     meter.clear();
     let plan_time = meter.elapsed();
@@ -90,6 +87,12 @@ pub(crate) fn fit(
     lines.line("verify", verify_text(&fitted));
     lines.line("place", place_text(&fitted));
     Ok(Staged { fitted, profile_time, plan_time })
+}
+
+/// Sets up a step, with a bar.
+pub(crate) fn engine(layout: &Layout, seed: u64) -> Result<Engine, EngineError> {
+    let mut meter = Meter::new(None);
+    rekindle::set_up(layout, seed, &mut |preparing| meter.prepare(preparing, ""))
 }
 
 /// Compares every number of the planned step with the plain one's; `start` prepares each of the

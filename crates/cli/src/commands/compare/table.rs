@@ -108,58 +108,49 @@ pub(crate) fn line(row: &Row) -> String {
     below.fold(cells, |line, below| line + &below)
 }
 
-/// All rows for a program; a cell without a value is empty.
-pub(crate) fn csv(model: &str, strategy: &str, rows: &[Row]) -> String {
-    let columns = "model,batch_size,strategy,budget_bytes,plain_peak_bytes,predicted_peak_bytes,\
-                   measured_peak_bytes,reduction_percent,plain_seconds,planned_seconds,\
-                   overhead_percent,predicted_overhead_percent,recomputed,bit_equal,remark";
-    let columns: Vec<&str> = columns.split(',').collect();
-    let cells = |row: &Row| {
-        let number = |value: Option<f64>| value.map_or(String::new(), |v| v.to_string());
-        let count = |value: Option<u64>| value.map_or(String::new(), |v| v.to_string());
-        let planned = row.planned();
-        vec![
-            text_cell(model),
-            row.batch.to_string(),
-            text_cell(strategy),
-            row.budget.get().to_string(),
-            row.plain.arena.get().to_string(),
-            count(planned.map(|p| p.fitted.predicted().arena.get())),
-            count(planned.map(|p| p.pair.planned.measured.arena.get())),
-            number(row.reduction().map(|r| 100.0 * r)),
-            number(row.plain_seconds()),
-            number(row.planned_seconds()),
-            number(row.overhead().map(|o| 100.0 * o)),
-            number(planned.map(|p| 100.0 * p.fitted.planned.overhead())),
-            count(planned.map(|p| p.fitted.audit.recomputed as u64)),
-            planned.filter(|p| p.checked).map_or(String::new(), |_| "yes".into()),
-            text_cell(&row.remark()),
-        ]
-    };
-    csv_text(&columns, rows.iter().map(cells))
+/// The named values of a row for a program; `null` where there is none.
+fn cells(model: &str, strategy: &str, row: &Row) -> [(&'static str, Value); 15] {
+    let planned = row.planned();
+    [
+        ("model", json!(model)),
+        ("batch_size", json!(row.batch)),
+        ("strategy", json!(strategy)),
+        ("budget_bytes", json!(row.budget.get())),
+        ("plain_peak_bytes", json!(row.plain.arena.get())),
+        ("predicted_peak_bytes", json!(planned.map(|p| p.fitted.predicted().arena.get()))),
+        ("measured_peak_bytes", json!(planned.map(|p| p.pair.planned.measured.arena.get()))),
+        ("reduction_percent", json!(row.reduction().map(|r| 100.0 * r))),
+        ("plain_seconds", json!(row.plain_seconds())),
+        ("planned_seconds", json!(row.planned_seconds())),
+        ("overhead_percent", json!(row.overhead().map(|o| 100.0 * o))),
+        ("predicted_overhead_percent", json!(planned.map(|p| 100.0 * p.fitted.planned.overhead()))),
+        ("recomputed", json!(planned.map(|p| p.fitted.audit.recomputed))),
+        ("bit_equal", json!(planned.filter(|p| p.checked).map(|_| true))),
+        ("remark", json!(Some(row.remark()).filter(|remark| !remark.is_empty()))),
+    ]
 }
 
-/// The columns of [`csv`] as JSON; `null` without a value.
-pub(crate) fn json(model: &str, strategy: &str, rows: &[Row]) -> Vec<Value> {
-    let one = |row: &Row| {
-        let planned = row.planned();
-        json!({
-            "model": model,
-            "batch_size": row.batch,
-            "strategy": strategy,
-            "budget_bytes": row.budget.get(),
-            "plain_peak_bytes": row.plain.arena.get(),
-            "predicted_peak_bytes": planned.map(|p| p.fitted.predicted().arena.get()),
-            "measured_peak_bytes": planned.map(|p| p.pair.planned.measured.arena.get()),
-            "reduction_percent": row.reduction().map(|r| 100.0 * r),
-            "plain_seconds": row.plain_seconds(),
-            "planned_seconds": row.planned_seconds(),
-            "overhead_percent": row.overhead().map(|o| 100.0 * o),
-            "predicted_overhead_percent": planned.map(|p| 100.0 * p.fitted.planned.overhead()),
-            "recomputed": planned.map(|p| p.fitted.audit.recomputed),
-            "bit_equal": planned.filter(|p| p.checked).map(|_| true),
-            "remark": Some(row.remark()).filter(|remark| !remark.is_empty()),
-        })
+/// All rows as a table, if there are any; a cell without a value is empty.
+pub(crate) fn csv(model: &str, strategy: &str, rows: &[Row]) -> String {
+    let text = |value: Value| match value {
+        Value::String(text) => text_cell(&text),
+        Value::Bool(true) => "yes".into(),
+        // Without the `.0` that JSON gives to a whole number that could have been another.
+        Value::Number(number) if number.is_f64() => {
+            number.as_f64().map_or_else(String::new, |n| n.to_string())
+        }
+        Value::Null => String::new(),
+        other => other.to_string(),
     };
+    let rows = rows.iter().map(|row| cells(model, strategy, row));
+    let columns: Vec<&str> =
+        rows.clone().next().into_iter().flatten().map(|(name, _)| name).collect();
+    csv_text(&columns, rows.map(|row| row.map(|(_, value)| text(value)).to_vec()))
+}
+
+/// The columns of [`csv`] as JSON.
+pub(crate) fn json(model: &str, strategy: &str, rows: &[Row]) -> Vec<Value> {
+    let named = |(name, value): (&str, Value)| (name.to_owned(), value);
+    let one = |row: &Row| Value::from_iter(cells(model, strategy, row).map(named));
     rows.iter().map(one).collect()
 }

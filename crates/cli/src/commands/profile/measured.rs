@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use anyhow::Context as _;
-use rekindle::FitOptions;
+use rekindle::{FitOptions, Preparing};
 use rekindle_analysis::{Analysis, Breakdown, Profile, breakdowns};
 use rekindle_engine::{Engine, Iteration, Layout, Spill};
 use rekindle_graph::{Bytes, Graph};
@@ -16,8 +16,9 @@ use rekindle_profile::{
 };
 
 use super::Arguments;
+use crate::commands::stages::engine;
 use crate::output;
-use crate::progress::{Bar, Preparation};
+use crate::progress::{Bar, Meter};
 use crate::trace::Trace;
 
 /// One profile with everything that is told about it.
@@ -60,14 +61,8 @@ pub(super) fn profile(
     let trace = arguments.trace.as_deref();
     let what = format!("profiling {}, batch {size}", arguments.step.model);
     let (measurement, swapped) = match limit {
-        Some(limit) if limit < plain_peak => {
-            let (measurement, swapped) = in_limit(&what, model, &options, limit, spill, trace)?;
-            (measurement, Some(swapped))
-        }
-        _ => {
-            let measurement = plain(&what, model, &placed, &options, spill, trace)?;
-            (measurement, None)
-        }
+        Some(limit) if limit < plain_peak => in_limit(&what, model, &options, limit, spill, trace)?,
+        _ => (plain(&what, model, &placed, &options, spill, trace)?, None),
     };
     let breakdowns = breakdowns(&measurement.graph, &Analysis::new(&measurement.graph));
     let peak = breakdowns.into_iter().max_by_key(Breakdown::total);
@@ -88,9 +83,7 @@ pub(crate) fn plain(
     mut spill: Box<dyn Spill + Send>,
     trace: Option<&Path>,
 ) -> anyhow::Result<Measurement> {
-    let mut memory = Preparation::new();
-    let mut engine = rekindle::set_up(plain, options.seed, &mut |p| memory.show(p))?;
-    drop(memory);
+    let mut engine = engine(plain, options.seed)?;
     rekindle::write_batch(&mut engine, model, options.seed, 1)?;
     let mut bar = Bar::new(what);
     let mut watch = |p: MeasureProgress| bar.show(p.done as u64, p.total as u64, "");
@@ -108,20 +101,27 @@ fn in_limit(
     limit: Bytes,
     spill: Box<dyn Spill + Send>,
     trace: Option<&Path>,
-) -> anyhow::Result<(Measurement, SwapRun)> {
-    let mut memory = Preparation::new();
-    let mut ready = |ready, arena| memory.memory(ready, arena);
+) -> anyhow::Result<(Measurement, Option<SwapRun>)> {
+    let mut meter = Meter::new(None);
+    let mut ready = |ready, arena| meter.prepare(Preparing::Memory { ready, arena }, "");
     let mut limited = Limited::new(&model.program, options.threads, limit, &mut ready)?;
-    drop(memory);
+    meter.clear();
     rekindle::write_batch(&mut limited.engine, model, options.seed, 1)?;
     limited.engine.set_spill(spill);
-    let swapped = swap_run(&limited, limit);
+    let count =
+        |is: fn(&SwapNode) -> bool| limited.swapped.origins.iter().filter(|o| is(o)).count();
+    let swapped = SwapRun {
+        limit,
+        peak: limited.engine.predicted().arena,
+        offloads: count(|o| matches!(o, SwapNode::Offload(_))),
+        fetches: count(|o| matches!(o, SwapNode::Fetch(_))),
+    };
     let mut bar = Bar::new(what);
     let mut watch = |p: MeasureProgress| bar.show(p.done as u64, p.total as u64, "");
     let measurement = limited.measure(&options.measure, &mut watch)?;
     drop(bar);
     write_trace(&mut limited.engine, options, trace)?;
-    Ok((measurement, swapped))
+    Ok((measurement, Some(swapped)))
 }
 
 /// Writes a trace of one more step, if one is wanted.
@@ -137,24 +137,12 @@ fn write_trace(
     output::write(path, &trace.to_json(engine.layout(), iteration.number))
 }
 
-fn swap_run(limited: &Limited, limit: Bytes) -> SwapRun {
-    let count =
-        |is: fn(&SwapNode) -> bool| limited.swapped.origins.iter().filter(|o| is(o)).count();
-    SwapRun {
-        limit,
-        peak: limited.engine.predicted().arena,
-        offloads: count(|o| matches!(o, SwapNode::Offload(_))),
-        fetches: count(|o| matches!(o, SwapNode::Fetch(_))),
-    }
-}
-
 fn spill(folder: Option<&Path>) -> anyhow::Result<Box<dyn Spill + Send>> {
     match folder {
         None => Ok(Box::new(HostSpill::new())),
         Some(folder) => {
-            let spill = FileSpill::new(folder);
-            let spill = spill.with_context(|| format!("cannot spill to {}", folder.display()))?;
-            Ok(Box::new(spill))
+            let context = || format!("cannot spill to {}", folder.display());
+            Ok(Box::new(FileSpill::new(folder).with_context(context)?))
         }
     }
 }

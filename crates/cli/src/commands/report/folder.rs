@@ -71,11 +71,9 @@ impl Folder {
     fn json(&mut self, path: PathBuf) -> anyhow::Result<()> {
         let text = read_text(&path).unwrap_or_default();
         if text.contains("\"remat.graph/1\"") {
-            let content = read_graph(&path)?;
-            self.graphs.push(Found { path, content });
+            self.graphs.push(Found { content: read_graph(&path)?, path });
         } else if text.contains("\"remat.plan/") {
-            let content = read_plan(&path)?;
-            self.plans.push(Found { path, content });
+            self.plans.push(Found { content: read_plan(&path)?, path });
         }
         Ok(())
     }
@@ -85,17 +83,13 @@ impl Folder {
         let header: Vec<&str> = text.lines().next().unwrap_or("").split(',').collect();
         let has = |columns: &[&str]| columns.iter().all(|c| header.contains(c));
         if has(&["node_name", "gtype"]) {
-            let content = read_node_stats(&path)?.rows;
-            self.nodes.push(Found { path, content });
+            self.nodes.push(Found { content: read_node_stats(&path)?.rows, path });
         } else if has(&["activation_name", "last_fw_use_rank"]) {
-            let content = read_activation_stats(&path)?.rows;
-            self.activations.push(Found { path, content });
+            self.activations.push(Found { content: read_activation_stats(&path)?.rows, path });
         } else if has(&["budget_bytes", "peak_bytes", "lower_bound_us"]) {
-            let content = tables::frontier(&path, &text)?;
-            self.frontiers.push(Found { path, content });
+            self.frontiers.push(Found { content: tables::frontier(&path, &text)?, path });
         } else if has(&["batch_size", "plain_peak_bytes"]) {
-            let content = tables::comparisons(&path, &text)?;
-            self.comparisons.push(Found { path, content });
+            self.comparisons.push(Found { content: tables::comparisons(&path, &text)?, path });
         }
         Ok(())
     }
