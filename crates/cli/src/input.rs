@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use rekindle::{FitOptions, plain, profile_layout};
 use rekindle_graph::{Graph, read_graph};
 use rekindle_models::{ModelOptions, build};
@@ -23,14 +23,11 @@ pub(crate) fn graph_or_model(name: &Path, batch: Option<usize>) -> anyhow::Resul
     let is_file = name.exists() || name.extension().is_some() || name.components().count() > 1;
     match (is_file, batch) {
         (true, None) => return graph(name),
-        (true, Some(_)) => {
-            let name = name.display();
-            return Err(UsageError(format!(
-                "{name} names a file, whose batch size is what it is; leave out --batch-size, or \
-                 name a model"
-            ))
-            .into());
-        }
+        (true, Some(_)) => bail!(UsageError(format!(
+            "{} names a file, whose batch size is what it is; leave out --batch-size, or name a \
+             model",
+            name.display()
+        ))),
         (false, _) => {}
     }
     let options = ModelOptions {
@@ -40,8 +37,7 @@ pub(crate) fn graph_or_model(name: &Path, batch: Option<usize>) -> anyhow::Resul
     };
     let model = build(&name.display().to_string(), &options)?;
     if batch.is_none() {
-        let name = name.display();
-        return Err(UsageError(format!("{name} is a model: give a --batch-size")).into());
+        bail!(UsageError(format!("{} is a model: give a --batch-size", name.display())));
     }
     let mut meter = Meter::new(None);
     let mut watch = |preparing| meter.prepare(preparing, "");

@@ -11,7 +11,7 @@ use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use rekindle_analysis::{csv_text, text_cell};
 use rekindle_graph::{FileError, Graph, check_writable, destination, write_atomically};
 use rekindle_plan::{Choice, Decision, Planned};
@@ -137,12 +137,11 @@ pub(crate) fn check_outputs(
         // Devices and pipes can take several outputs.
         let Some(place) = place(path) else { continue };
         if taken.contains(&place) {
-            return Err(UsageError(format!(
+            bail!(UsageError(format!(
                 "cannot write {}: the same file is named twice in this command, and would be \
                  lost; name another",
                 path.display()
-            ))
-            .into());
+            )));
         }
         taken.push(place);
         try_to_write(path)?;
@@ -223,14 +222,9 @@ pub(crate) struct DecisionRow {
 
 /// Decisions in the exchange layout of the profiler's files.
 pub(crate) fn decisions_csv(rows: impl Iterator<Item = DecisionRow>) -> String {
-    const COLUMNS: [&str; 6] = [
-        "activation_name",
-        "decision",
-        "median_mem_size_bytes",
-        "recomp_time_s",
-        "creation_rank",
-        "first_bw_use_rank",
-    ];
+    let columns = "activation_name,decision,median_mem_size_bytes,recomp_time_s,creation_rank,\
+                   first_bw_use_rank";
+    let columns: Vec<&str> = columns.split(',').collect();
     let cells = |row: DecisionRow| {
         let word = if row.recomputed { "RECOMPUTE" } else { "RETAINED" };
         vec![
@@ -242,7 +236,7 @@ pub(crate) fn decisions_csv(rows: impl Iterator<Item = DecisionRow>) -> String {
             row.first_backward.to_string(),
         ]
     };
-    csv_text(&COLUMNS, rows.map(cells))
+    csv_text(&columns, rows.map(cells))
 }
 
 /// The decisions of a plan.

@@ -21,49 +21,35 @@ pub(crate) fn text(graph: &Graph, planned: &Planned, took: Duration, verbose: bo
     let share = |bytes: Bytes| percent(bytes.get() as f64 / stats.plain_peak.get().max(1) as f64);
     line("graph", format!("{}, {} nodes", graph.name(), graph.nodes().len()));
     line("budget", format!("{} ({} of the plain peak)", plan.budget, share(plan.budget)));
-    let strategy = plan.strategy.as_deref().unwrap_or("unknown");
-    line("strategy", strategy.into());
+    line("strategy", plan.strategy.as_deref().unwrap_or("unknown").into());
     line("peak", format!("{} -> {} ({})", stats.plain_peak, plan.peak, share(plan.peak)));
-    line(
-        "time",
-        format!("{} -> {} (+{})", stats.plain_time, plan.time, percent(planned.overhead())),
-    );
+    let overhead = percent(planned.overhead());
+    line("time", format!("{} -> {} (+{overhead})", stats.plain_time, plan.time));
     line("bound", bound(planned));
     let (retained, recomputed) = by_choice(&planned.decisions);
     line("retained", format!("{} activations, {}", retained.len(), sum(&retained)));
     for (reason, (count, bytes)) in by_reason(&retained) {
         line("", format!("{count:>5} {:>12}  {reason}", bytes.to_string()));
     }
-    line(
-        "recomputed",
-        format!(
-            "{} activations, {}, in {} runs",
-            recomputed.len(),
-            sum(&recomputed),
-            stats.recomputed
-        ),
-    );
+    let (count, bytes, runs) = (recomputed.len(), sum(&recomputed), stats.recomputed);
+    line("recomputed", format!("{count} activations, {bytes}, in {runs} runs"));
     for d in top(&recomputed) {
         let name = graph.storage_name(d.storage);
         line("", format!("{:>12}  {:>10}  {name}", d.bytes.to_string(), d.spent.to_string()));
     }
     let at = stats.peak_node.map_or("the start", |id| &graph.node(id).name);
+    let least = stats.incompressible;
+    let later = plan.peak.saturating_sub(least);
     line(
         "at the peak",
-        format!(
-            "{at}: {} cannot be avoided there, {} is kept for later",
-            stats.incompressible,
-            plan.peak.saturating_sub(stats.incompressible)
-        ),
+        format!("{at}: {least} cannot be avoided there, {later} is kept for later"),
     );
     line("planned in", format!("{:.2} s", took.as_secs_f64()));
     if verbose {
         for d in &planned.decisions {
             let name = graph.storage_name(d.storage);
-            line(
-                word(d.choice),
-                format!("{:>12}  {name}: {}", d.bytes.to_string(), d.reason.text()),
-            );
+            let bytes = d.bytes.to_string();
+            line(word(d.choice), format!("{bytes:>12}  {name}: {}", d.reason.text()));
         }
     }
     out

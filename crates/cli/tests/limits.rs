@@ -155,9 +155,9 @@ fn control_characters_in_names_do_not_reach_the_terminal() {
         assert_eq!(hidden, None, "{rest:?}");
     }
     // A file keeps the names as they are, and so does JSON for whoever reads it.
-    let json = folder.works("rewrite g.json plan.json --json --quiet");
-    assert!(!json.contains('\u{9b}'), "{json}");
-    self::json(&json);
+    let told = folder.works("rewrite g.json plan.json --json --quiet");
+    assert!(!told.contains('\u{9b}'), "{told}");
+    json(&told);
 }
 
 #[test]

@@ -170,16 +170,10 @@ fn files_that_cannot_be_are_told_apart() {
     }
     // Not even root may write there.
     if std::path::Path::new("/proc/self").exists() {
-        folder.fails(
-            "plan @mlp-b256 --budget 100% --effort 0 --out /proc/plan.json",
-            5,
-            &["/proc/plan.json"],
-        );
-        folder.fails(
-            "profile mlp --batch-size 1 --warmup 0 --measured 1 --out /proc/profile",
-            5,
-            &["/proc/profile"],
-        );
+        let line = "plan @mlp-b256 --budget 100% --effort 0 --out /proc/plan.json";
+        folder.fails(line, 5, &["/proc/plan.json"]);
+        let line = "profile mlp --batch-size 1 --warmup 0 --measured 1 --out /proc/profile";
+        folder.fails(line, 5, &["/proc/profile"]);
     }
     folder.fails("profile mlp --out text", 5, &["text"]);
     assert_eq!(folder.read("text"), "no graph", "nothing was overwritten");

@@ -62,11 +62,8 @@ fn what_cannot_be_met_or_makes_no_sense_is_an_error() {
     }
     folder.works(&format!("{FILES} --budget 116 --strategy mutwo --effort 3"));
     folder.fails("plan --node-stats nodes.csv --budget 1", 2, &["--activation-stats"]);
-    folder.fails(
-        "plan --node-stats acts.csv --activation-stats acts.csv --budget 1",
-        5,
-        &["acts.csv"],
-    );
+    let line = "plan --node-stats acts.csv --activation-stats acts.csv --budget 1";
+    folder.fails(line, 5, &["acts.csv"]);
     assert_eq!(folder.files(), ["acts.csv", "nodes.csv"]);
 }
 

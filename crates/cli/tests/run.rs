@@ -248,11 +248,8 @@ fn a_check_begins_with_the_weights_of_the_run() {
     let checked = json(&run("--weights w.safetensors --check --json").works());
     assert!(checked["numbers_compared"].as_u64() > Some(0));
     // What the run refuses, the check refuses before it.
-    folder.fails(
-        "run mlp --budget 99.9% --steps 1 --check --weights w.safetensors",
-        5,
-        &["w.safetensors"],
-    );
+    let line = "run mlp --budget 99.9% --steps 1 --check --weights w.safetensors";
+    folder.fails(line, 5, &["w.safetensors"]);
 }
 
 #[test]
@@ -266,15 +263,9 @@ fn a_batch_that_this_machine_cannot_hold_is_told_in_its_row() {
     assert!(rows[1]["measured_peak_bytes"].is_null());
     let remark = rows[1]["remark"].as_str().expect("a remark");
     assert!(remark.contains("this machine has"), "{remark}");
-    folder.fails(
-        "run transformer-tiny --optimizer sgd --batch-size 400000 --steps 1",
-        3,
-        &["does not fit in memory", "not fit either"],
-    );
+    let line = "run transformer-tiny --optimizer sgd --batch-size 400000 --steps 1";
+    folder.fails(line, 3, &["does not fit in memory", "not fit either"]);
     // Not even the position ids of this one would fit.
-    folder.fails(
-        "plan transformer-tiny --batch-size 100000000 --budget 50%",
-        3,
-        &["this machine has"],
-    );
+    let line = "plan transformer-tiny --batch-size 100000000 --budget 50%";
+    folder.fails(line, 3, &["this machine has"]);
 }

@@ -136,7 +136,7 @@ fn report(model: &str, strategy: &str, rows: &[Row], reported: &Reported) -> any
 /// One row. That a batch size does not fit is told in it: the others may.
 fn measure(arguments: &Arguments, batch: usize) -> anyhow::Result<Row> {
     let model = arguments.step.build(batch)?;
-    let options = arguments.step.fit_options(arguments.planning.options());
+    let options = arguments.step.training.fit_options(arguments.planning.options());
     let plain = rekindle::plain(&model, options.threads);
     let mut budget = arguments.budget.resolve(plain.predicted().arena);
     let fitted = profile(arguments, &model, &plain, budget, &options).and_then(|graph| {
@@ -179,8 +179,7 @@ fn profile(
     }
     let mut within = |budget| Ok(rekindle::profile(model, plain, budget, options, &mut watch)?);
     let profiled = within(budget);
-    let smallest = profiled.as_ref().err();
-    match smallest.and_then(|e| allowed(arguments, e)) {
+    match profiled.as_ref().err().and_then(|e| allowed(arguments, e)) {
         Some(smallest) => within(smallest),
         None => profiled,
     }
@@ -209,13 +208,10 @@ fn run_both(
 ) -> anyhow::Result<Planned> {
     let seed = arguments.step.training.seed;
     let pair = pair::measure(model, plain, &fitted, arguments.steps, seed)?;
-    let checked = match arguments.check && pair.plain.is_ok() {
-        true => {
-            let found = stages::check_numbers(model, plain, &fitted, 1, &|_| Ok(()))?;
-            check_text(&found).map(|_| true)?
-        }
-        false => false,
-    };
+    let checked = arguments.check && pair.plain.is_ok();
+    if checked {
+        check_text(&stages::check_numbers(model, plain, &fitted, 1, &|_| Ok(()))?)?;
+    }
     Ok(Planned { fitted, pair, checked })
 }
 

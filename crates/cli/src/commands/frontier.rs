@@ -1,6 +1,5 @@
 //! `rekindle frontier`: the trade-off between peak and time.
 
-use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use rekindle_plan::{Frontier, Planned, Status};
@@ -73,14 +72,11 @@ fn gap(planned: &Planned) -> f64 {
 }
 
 pub(super) fn csv(frontier: &Frontier) -> String {
-    let mut csv = String::from(
-        "budget_bytes,peak_bytes,time_us,overhead_percent,recomputed_runs,lower_bound_us,\
-         gap_percent\n",
-    );
-    for p in &frontier.points {
-        writeln!(
-            csv,
-            "{},{},{},{:.4},{},{},{:.4}",
+    let header = "budget_bytes,peak_bytes,time_us,overhead_percent,recomputed_runs,lower_bound_us,\
+                  gap_percent\n";
+    let line = |p: &Planned| {
+        format!(
+            "{},{},{},{:.4},{},{},{:.4}\n",
             p.plan.budget.get(),
             p.plan.peak.get(),
             p.plan.time.get(),
@@ -89,9 +85,8 @@ pub(super) fn csv(frontier: &Frontier) -> String {
             p.lower_bound.get(),
             100.0 * gap(p),
         )
-        .expect("writing to a string cannot fail");
-    }
-    csv
+    };
+    header.to_owned() + &frontier.points.iter().map(line).collect::<String>()
 }
 
 fn point(p: &Planned) -> Value {
@@ -107,22 +102,14 @@ fn point(p: &Planned) -> Value {
 }
 
 fn table(frontier: &Frontier) -> String {
-    let mut out = format!(
-        "{:>12} {:>8} {:>12} {:>10} {:>8}\n",
-        "peak", "of plain", "time", "overhead", "gap"
-    );
+    let line = |[peak, share, time, overhead, gap]: [&str; 5]| {
+        format!("{peak:>12} {share:>8} {time:>12} {overhead:>10} {gap:>8}\n")
+    };
+    let mut out = line(["peak", "of plain", "time", "overhead", "gap"]);
     for p in &frontier.points {
+        let (peak, time) = (p.plan.peak.to_string(), p.plan.time.to_string());
         let share = p.plan.peak.get() as f64 / p.stats.plain_peak.get().max(1) as f64;
-        writeln!(
-            out,
-            "{:>12} {:>8} {:>12} {:>10} {:>8}",
-            p.plan.peak.to_string(),
-            percent(share),
-            p.plan.time.to_string(),
-            percent(p.overhead()),
-            percent(gap(p)),
-        )
-        .expect("writing to a string cannot fail");
+        out += &line([&peak, &percent(share), &time, &percent(p.overhead()), &percent(gap(p))]);
     }
     out
 }

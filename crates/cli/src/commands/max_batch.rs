@@ -45,7 +45,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let options = MaxBatchOptions {
         budget,
         max_overhead: arguments.max_overhead,
-        fit: arguments.step.fit_options(arguments.planning.options()),
+        fit: arguments.step.training.fit_options(arguments.planning.options()),
     };
     let training = &arguments.step.training;
     training.check()?;

@@ -2,7 +2,7 @@
 
 use rekindle_analysis::activations;
 use rekindle_graph::Bytes;
-use rekindle_models::{ModelOptions, build, names};
+use rekindle_models::{Model, ModelOptions, build, names};
 use serde_json::json;
 
 /// List the models: their parameters, and the bytes of activations that each sample of a batch adds
@@ -56,22 +56,20 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 }
 
 fn row(name: &'static str) -> anyhow::Result<Row> {
-    let mut counted = [Bytes::ZERO; 2];
-    let mut parameters = 0;
-    let mut input = "";
-    for (batch, counted) in BATCHES.into_iter().zip(&mut counted) {
-        let options = ModelOptions { batch, ..ModelOptions::default() };
-        let model = build(name, &options)?;
-        parameters = model.parameter_count();
-        input = match model.program.tensor(model.inputs[0].tensor).shape.len() {
-            4 => "224 × 224 pixels",
-            _ if name.starts_with("mlp") => "1024 features",
-            _ => "128 tokens",
-        };
+    let [one, two] =
+        BATCHES.map(|batch| build(name, &ModelOptions { batch, ..Default::default() }));
+    let (one, two) = (one?, two?);
+    let counted = |model: &Model| -> Bytes {
         let graph = rekindle_engine::lower(&model.program, 1);
-        *counted = activations(&graph).iter().map(|a| a.bytes).sum();
-    }
-    Ok(Row { name, parameters, activations: counted[1] - counted[0], input })
+        activations(&graph).iter().map(|a| a.bytes).sum()
+    };
+    let input = match one.program.tensor(one.inputs[0].tensor).shape.len() {
+        4 => "224 × 224 pixels",
+        _ if name.starts_with("mlp") => "1024 features",
+        _ => "128 tokens",
+    };
+    let activations = counted(&two) - counted(&one);
+    Ok(Row { name, parameters: one.parameter_count(), activations, input })
 }
 
 /// `25.6 M`

@@ -27,9 +27,8 @@ pub(crate) fn run(
 ) -> anyhow::Result<()> {
     let (Some(node_file), Some(activation_file)) = (&profile.node_stats, &profile.activation_stats)
     else {
-        return Err(
-            UsageError("give a graph, or both --node-stats and --activation-stats".into()).into()
-        );
+        let why = "give a graph, or both --node-stats and --activation-stats";
+        return Err(UsageError(why.into()).into());
     };
     let nodes = read_node_stats(node_file)?;
     let activations = read_activation_stats(activation_file)?;
@@ -104,17 +103,11 @@ fn profiled(a: &ActivationStats) -> Option<Candidate> {
     })
 }
 
-/// What happens to each row of the file.
-fn choices(count: usize, rows: &[usize], plan: &ActivationPlan) -> Vec<TableChoice> {
-    let mut choices = vec![TableChoice::Keep; count];
+fn csv(activations: &[ActivationStats], rows: &[usize], plan: &ActivationPlan) -> String {
+    let mut choices = vec![TableChoice::Keep; activations.len()];
     for (&row, &choice) in rows.iter().zip(&plan.choices) {
         choices[row] = choice;
     }
-    choices
-}
-
-fn csv(activations: &[ActivationStats], rows: &[usize], plan: &ActivationPlan) -> String {
-    let choices = choices(activations.len(), rows, plan);
     let each = activations.iter().zip(choices);
     output::decisions_csv(each.filter_map(|(a, choice)| {
         Some(output::DecisionRow {

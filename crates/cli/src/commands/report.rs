@@ -47,10 +47,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     check_outputs(&[arguments.out.as_ref()], &[])?;
-    let out = match &arguments.out {
-        Some(path) => path.clone(),
-        None => arguments.folder.join("index.html"),
-    };
+    let out = arguments.out.clone().unwrap_or_else(|| arguments.folder.join("index.html"));
     let page = make(&arguments.folder, &out)?;
     if arguments.json {
         println!("{:#}", json(&page, &out));
@@ -74,11 +71,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 
 fn json(page: &Page, out: &Path) -> Value {
     let missing = page.missing.iter().map(|missing| {
-        json!({
-            "section": missing.section,
-            "what": missing.what,
-            "command": missing.command,
-        })
+        json!({"section": missing.section, "what": missing.what, "command": missing.command})
     });
     json!({
         "report": out.display().to_string(),
@@ -92,12 +85,11 @@ fn json(page: &Page, out: &Path) -> Value {
 pub(crate) fn make(folder: &Path, out: &Path) -> anyhow::Result<Page> {
     let found = Folder::read(folder)?;
     if found.is_empty() {
-        return Err(UsageError(format!(
+        anyhow::bail!(UsageError(format!(
             "{} holds nothing that a report could show; make something first, for example\n  \
              rekindle profile resnet50 --batch-size 4 --out {0}",
             folder.display()
-        ))
-        .into());
+        )));
     }
     let inputs = found.paths();
     let inputs: Vec<Option<&PathBuf>> = inputs.iter().map(Some).collect();

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use rekindle_graph::{NodeId, StorageId, read_plan};
+use rekindle_graph::{NodeId, read_plan};
 use rekindle_rewrite::{Extraction, Rewritten, dot, rewrite};
 use rekindle_verify::{Audit, verify_rewritten};
 use serde_json::{Value, json};
@@ -93,24 +93,18 @@ fn report(rewritten: &Rewritten, audit: &Audit) -> Value {
 
 fn explain(rewritten: &Rewritten, extraction: &Extraction) -> String {
     let graph = &rewritten.graph;
-    let nodes = |list: &[NodeId]| -> Vec<String> {
-        list.iter().map(|&n| graph.node(n).name.clone()).collect()
-    };
-    let storages = |list: &[StorageId]| -> Vec<String> {
-        list.iter().map(|&s| graph.storage_name(s)).collect()
-    };
-    let before = match extraction.before {
-        Some(id) => graph.node(id).name.as_str(),
-        None => "the end of the step",
-    };
+    let name = |id: &NodeId| graph.node(*id).name.as_str();
+    let nodes: Vec<&str> = extraction.nodes.iter().map(name).collect();
+    let before = extraction.before.as_ref().map_or("the end of the step", name);
+    let sources = extraction.sources.iter().map(|&source| graph.storage_name(source));
     let sources = match extraction.sources.is_empty() {
         true => "nothing".into(),
-        false => storages(&extraction.sources).join(", "),
+        false => sources.collect::<Vec<_>>().join(", "),
     };
     format!(
         "{} ({}), before {before}\n  runs {}\n  starts from {sources}\n",
         graph.storage_name(extraction.storage),
         graph.storage(extraction.storage).bytes,
-        nodes(&extraction.nodes).join(", "),
+        nodes.join(", "),
     )
 }

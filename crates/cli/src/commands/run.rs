@@ -91,7 +91,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if let Some(path) = &arguments.resume {
         rekindle::check_checkpoint(path, &model.program, arguments.step.training.seed)?;
     }
-    let options = arguments.step.fit_options(arguments.planning.options());
+    let options = arguments.step.training.fit_options(arguments.planning.options());
     let lines = Lines { shown: !arguments.json, indent: "" };
     lines.line(
         "model",

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use rekindle::{Checked, Error, FitOptions, Fitted, Trainer, check_numbers_from, fit_profiled};
 use rekindle_engine::{Engine, EngineError, Layout};
 use rekindle_graph::{Bytes, Graph, Micros, Phase, Plan};
@@ -167,12 +167,11 @@ pub(crate) fn read_times(
     let times: Vec<Micros> = profiled.nodes().iter().map(|n| n.time).collect();
     match is_same_step(graph, &profiled) {
         true => Ok(graph.with_times(&times)?),
-        false => Err(UsageError(format!(
+        false => bail!(UsageError(format!(
             "the profile in {} is of another step; profile this one with the same model, sizes \
              and optimizer",
             folder.display()
-        ))
-        .into()),
+        ))),
     }
 }
 

@@ -52,11 +52,6 @@ impl Step {
         self.training.build(&self.model, batch)
     }
 
-    /// How to fit it, with this planner.
-    pub(crate) fn fit_options(&self, plan: Options) -> FitOptions {
-        self.training.fit_options(plan)
-    }
-
     /// The words that name this step in a command: the model, and every flag that is not as usual.
     pub(crate) fn words(&self) -> String {
         let Training { image_size, sequence, optimizer, learning_rate, threads, seed } =

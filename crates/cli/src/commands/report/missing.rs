@@ -66,15 +66,10 @@ pub(super) fn the_graph(
     words: Option<&str>,
     folder: &Path,
 ) -> Missing {
-    let batch = step.batch.unwrap_or(4);
-    let folder = quoted(folder);
-    Missing {
-        section: Section::Memory,
-        step: Some(index),
-        what: format!("graph of {}", step.name),
-        command: words
-            .map(|words| format!("rekindle profile {words} --batch-size {batch} --out {folder}")),
-    }
+    let (batch, folder) = (step.batch.unwrap_or(4), quoted(folder));
+    let profile = |words| format!("rekindle profile {words} --batch-size {batch} --out {folder}");
+    let what = format!("graph of {}", step.name);
+    Missing { section: Section::Memory, step: Some(index), what, command: words.map(profile) }
 }
 
 /// That a step has no comparison.
@@ -85,13 +80,9 @@ pub(super) fn the_comparison(
     folder: &Path,
 ) -> Missing {
     let csv = quoted(&folder.join(format!("{}.compare.csv", step.model)));
-    Missing {
-        section: Section::Batches,
-        step: Some(index),
-        what: format!("comparison of {} at several batch sizes", step.model),
-        command: words
-            .map(|words| format!("rekindle compare {words} --batch-sizes 4,8 --check --csv {csv}")),
-    }
+    let compare = |words| format!("rekindle compare {words} --batch-sizes 4,8 --check --csv {csv}");
+    let what = format!("comparison of {} at several batch sizes", step.model);
+    Missing { section: Section::Batches, step: Some(index), what, command: words.map(compare) }
 }
 
 /// A path as a shell takes it.

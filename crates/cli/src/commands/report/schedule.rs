@@ -17,37 +17,36 @@ pub(super) fn schedule(
     budget: Option<u64>,
     decisions: Vec<DecisionRow>,
 ) -> Result<DrawnSchedule, ScheduleError> {
-    let mut drawn = Drawn::new(graph, tensors);
-    let timeline = replay(graph, schedule, |moment| drawn.step(moment))?;
-    graph.storage_ids().for_each(|storage| drawn.free(storage));
-    drawn.lives.sort_unstable();
-    drawn.start.push(timeline.time.seconds());
-    let peak = timeline.peak.get();
-    Ok(DrawnSchedule {
+    let page = DrawnSchedule {
         name,
         budget,
-        peak,
-        peak_run: drawn.total.iter().position(|&b| b == peak).unwrap_or(0),
-        seconds: timeline.time.seconds(),
-        runs: drawn.runs,
-        again: drawn.again,
-        start: drawn.start,
-        total: drawn.total,
-        layers: drawn.layers,
-        lives: drawn.lives,
+        peak: 0,
+        peak_run: 0,
+        seconds: 0.0,
+        runs: Vec::new(),
+        again: Vec::new(),
+        start: Vec::new(),
+        total: Vec::new(),
+        layers: vec![Vec::new(); LAYERS.len()],
+        lives: Vec::new(),
         decisions,
-    })
+    };
+    let mut drawn = Drawn::new(graph, tensors, page);
+    let timeline = replay(graph, schedule, |moment| drawn.step(moment))?;
+    graph.storage_ids().for_each(|storage| drawn.free(storage));
+    let mut page = drawn.page;
+    page.lives.sort_unstable();
+    page.seconds = timeline.time.seconds();
+    page.start.push(page.seconds);
+    page.peak = timeline.peak.get();
+    page.peak_run = page.total.iter().position(|&bytes| bytes == page.peak).unwrap_or(0);
+    Ok(page)
 }
 
 /// What has been drawn so far.
 struct Drawn<'t> {
     tensors: &'t [Tensor],
-    runs: Vec<u32>,
-    again: Vec<bool>,
-    start: Vec<f64>,
-    total: Vec<u64>,
-    layers: Vec<Vec<u64>>,
-    lives: Vec<[u32; 3]>,
+    page: DrawnSchedule,
     /// The run from which each storage is live now.
     since: Vec<Option<u32>>,
     /// The bytes of each layer now.
@@ -56,15 +55,10 @@ struct Drawn<'t> {
 }
 
 impl<'t> Drawn<'t> {
-    fn new(graph: &Graph, tensors: &'t [Tensor]) -> Drawn<'t> {
+    fn new(graph: &Graph, tensors: &'t [Tensor], page: DrawnSchedule) -> Drawn<'t> {
         let mut drawn = Drawn {
             tensors,
-            runs: Vec::new(),
-            again: Vec::new(),
-            start: Vec::new(),
-            total: Vec::new(),
-            layers: vec![Vec::new(); LAYERS.len()],
-            lives: Vec::new(),
+            page,
             since: vec![None; graph.storages().len()],
             now: vec![0; LAYERS.len()],
             ran: vec![false; graph.nodes().len()],
@@ -77,16 +71,16 @@ impl<'t> Drawn<'t> {
         moment.claimed.iter().for_each(|&storage| self.claim(storage));
         match moment.step {
             Step::Run(node) => {
-                self.runs.push(node.0);
-                let ran = &mut self.ran[node.index()];
-                self.again.push(std::mem::replace(ran, true));
-                self.start.push(moment.span.began.seconds());
-                self.total.push(moment.during.get());
-                for (layer, &now) in self.layers.iter_mut().zip(&self.now) {
+                let page = &mut self.page;
+                page.runs.push(node.0);
+                page.again.push(std::mem::replace(&mut self.ran[node.index()], true));
+                page.start.push(moment.span.began.seconds());
+                page.total.push(moment.during.get());
+                for (layer, &now) in page.layers.iter_mut().zip(&self.now) {
                     layer.push(now);
                 }
                 // Scratch belongs to the last.
-                if let Some(bytes) = self.layers.last_mut().and_then(|layer| layer.last_mut()) {
+                if let Some(bytes) = page.layers.last_mut().and_then(|layer| layer.last_mut()) {
                     *bytes += moment.scratch.get();
                 }
             }
@@ -96,15 +90,15 @@ impl<'t> Drawn<'t> {
     }
 
     fn claim(&mut self, storage: StorageId) {
-        self.since[storage.index()] = Some(self.runs.len() as u32);
+        self.since[storage.index()] = Some(self.page.runs.len() as u32);
         let tensor = &self.tensors[storage.index()];
         self.now[tensor.layer] += tensor.bytes;
     }
 
     fn free(&mut self, storage: StorageId) {
-        let last = (self.runs.len() as u32).saturating_sub(1);
+        let last = (self.page.runs.len() as u32).saturating_sub(1);
         if let Some(from) = self.since[storage.index()].take() {
-            self.lives.push([storage.0, from, last]);
+            self.page.lives.push([storage.0, from, last]);
             let tensor = &self.tensors[storage.index()];
             self.now[tensor.layer] -= tensor.bytes;
         }
