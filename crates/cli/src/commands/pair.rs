@@ -92,7 +92,9 @@ pub(crate) fn measure(
         }
         Err(error) if is_out_of_memory(&error) => {
             run("measuring the planned step", &mut [&mut planned], steps)?;
-            let planned = planned.side;
+            let Run { trainer, side: planned } = planned;
+            // Its memory goes to the plain step.
+            drop(trainer);
             Ok(Pair { plain: plain_alone(model, plain, steps, seed)?, planned, interleaved: false })
         }
         Err(error) => Err(error.into()),

@@ -135,7 +135,7 @@ pub(crate) fn csv(model: &str, strategy: &str, rows: &[Row]) -> String {
     let text = |value: Value| match value {
         Value::String(text) => text_cell(&text),
         Value::Bool(true) => "yes".into(),
-        // Without the `.0` that JSON gives to a whole number that could have been another.
+        // JSON has 50.0 where the table has 50.
         Value::Number(number) if number.is_f64() => {
             number.as_f64().map_or_else(String::new, |n| n.to_string())
         }
