@@ -16,7 +16,7 @@ use super::pair::{self, Pair};
 use super::report::Reported;
 use super::run::check_text;
 use super::stages::{self, Lines, Times};
-use super::step::{Step, parse_count};
+use super::step::{StepArguments, parse_count};
 use crate::exit::{NothingFits, is_out_of_memory};
 use crate::output;
 use crate::progress::Meter;
@@ -62,7 +62,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     reported: Reported,
     #[command(flatten)]
-    step: Step,
+    step: StepArguments,
     #[command(flatten)]
     planning: Planning,
 }
@@ -74,11 +74,11 @@ pub(crate) struct Row {
     pub(crate) plain: Peak,
     pub(crate) budget: Bytes,
     /// Or why there is none.
-    pub(crate) planned: Result<Planned, String>,
+    pub(crate) planned: Result<MeasuredPlan, String>,
 }
 
 /// The planned side of a row.
-pub(crate) struct Planned {
+pub(crate) struct MeasuredPlan {
     pub(crate) fitted: Fitted,
     pub(crate) pair: Pair,
     /// Whether every number was compared and is the same.
@@ -125,7 +125,7 @@ fn report(model: &str, strategy: &str, rows: &[Row], reported: &Reported) -> any
     let csv = table::csv(model, strategy, rows);
     reported.add(&format!("{model}.compare.csv"), &csv)?;
     for row in rows {
-        if let Ok(Planned { fitted, .. }) = &row.planned {
+        if let Ok(MeasuredPlan { fitted, .. }) = &row.planned {
             let stem = format!("{model}_bs{}", row.batch);
             reported.add_plan(&stem, &fitted.graph, &stages::plan_of(fitted))?;
         }
@@ -205,14 +205,14 @@ fn run_both(
     model: &Model,
     plain: &Layout,
     fitted: Fitted,
-) -> anyhow::Result<Planned> {
+) -> anyhow::Result<MeasuredPlan> {
     let seed = arguments.step.training.seed;
     let pair = pair::measure(model, plain, &fitted, arguments.steps, seed)?;
     let checked = arguments.check && pair.plain.is_ok();
     if checked {
         check_text(&stages::check_numbers(model, plain, &fitted, 1, &|_| Ok(()))?)?;
     }
-    Ok(Planned { fitted, pair, checked })
+    Ok(MeasuredPlan { fitted, pair, checked })
 }
 
 /// Whether a step did not get its memory.

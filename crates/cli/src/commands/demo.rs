@@ -18,7 +18,7 @@ use rekindle_program::Optimizer;
 use rekindle_program::op::SgdOptions;
 use serde_json::{Value, json};
 
-use super::compare::{Planned, Row, table};
+use super::compare::{MeasuredPlan, Row, table};
 use super::models::millions;
 use super::profile::measured;
 use super::run::check_text;
@@ -228,7 +228,7 @@ impl Demo<'_> {
             batch,
             plain: plain.predicted(),
             budget,
-            planned: Ok(Planned { fitted, pair, checked }),
+            planned: Ok(MeasuredPlan { fitted, pair, checked }),
         })
     }
 

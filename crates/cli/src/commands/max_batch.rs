@@ -5,7 +5,7 @@ use rekindle_graph::{Budget, Bytes, Micros, parse_budget, parse_share};
 use serde_json::{Value, json};
 
 use super::Planning;
-use super::step::Step;
+use super::step::StepArguments;
 use crate::exit::UsageError;
 use crate::progress::Meter;
 use crate::summary::percent;
@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    step: Step,
+    step: StepArguments,
     #[command(flatten)]
     planning: Planning,
 }

@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", value_parser = parse_count, conflicts_with = "node_stats")]
     batch_size: Option<usize>,
     #[command(flatten)]
-    profile: Profile,
+    profile: TableArguments,
     /// Memory that the whole step may use: 3GiB, 800MiB, a number of bytes, or a share such as 60%
     /// of the plain step's peak
     #[arg(long, value_parser = parse_budget, allow_hyphen_values = true)]
@@ -52,7 +52,7 @@ pub(crate) struct Arguments {
 
 /// A profile without edges, in place of a graph.
 #[derive(clap::Args)]
-pub(crate) struct Profile {
+pub(crate) struct TableArguments {
     /// Plan from the profiler's two tables instead of a graph; this one is the table of nodes
     #[arg(
         long,
@@ -87,7 +87,7 @@ fn check_without_edges(arguments: &Arguments) -> Result<(), UsageError> {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let Profile { node_stats, activation_stats, .. } = &arguments.profile;
+    let TableArguments { node_stats, activation_stats, .. } = &arguments.profile;
     output::check_outputs(
         &[arguments.out.as_ref(), arguments.decisions.as_ref()],
         &[arguments.graph.as_ref(), node_stats.as_ref(), activation_stats.as_ref()],

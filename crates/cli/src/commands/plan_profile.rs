@@ -14,13 +14,13 @@ use rekindle_plan::mutwo::{
 };
 use serde_json::json;
 
-use super::plan::Profile;
+use super::plan::TableArguments;
 use crate::exit::UsageError;
 use crate::output;
 use crate::summary::percent;
 
 pub(crate) fn run(
-    profile: &Profile,
+    profile: &TableArguments,
     budget: Budget,
     decisions: Option<&Path>,
     json: bool,

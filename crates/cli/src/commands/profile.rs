@@ -12,7 +12,7 @@ use rekindle_report::{Picture, batch_size_charts, profile_charts};
 
 pub(crate) use self::measured::Profiled;
 use super::report::Reported;
-use super::step::{Step, parse_count};
+use super::step::{StepArguments, parse_count};
 use crate::output;
 
 /// Measure where the time and the bytes of a training step go
@@ -64,7 +64,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     reported: Reported,
     #[command(flatten)]
-    step: Step,
+    step: StepArguments,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {

@@ -15,7 +15,7 @@ use super::Planning;
 use super::models::millions;
 use super::report::Reported;
 use super::stages::{self, Lines, Staged, Times};
-use super::step::{Step, parse_count};
+use super::step::{StepArguments, parse_count};
 use crate::exit::{Promised, UsageError, is_out_of_memory};
 use crate::output;
 use crate::trace::Trace;
@@ -73,7 +73,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     reported: Reported,
     #[command(flatten)]
-    step: Step,
+    step: StepArguments,
     #[command(flatten)]
     planning: Planning,
 }

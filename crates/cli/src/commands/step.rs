@@ -15,7 +15,7 @@ const LEARNING_RATE: f32 = 3e-4;
 
 /// A model, its sizes, and how it trains.
 #[derive(clap::Args)]
-pub(crate) struct Step {
+pub(crate) struct StepArguments {
     /// Name of the model; `rekindle models` lists them all
     pub(crate) model: String,
     #[command(flatten)]
@@ -46,7 +46,7 @@ pub(crate) struct Training {
     pub(crate) seed: u64,
 }
 
-impl Step {
+impl StepArguments {
     /// The model's training step at this batch size.
     pub(crate) fn build(&self, batch: usize) -> anyhow::Result<Model> {
         self.training.build(&self.model, batch)

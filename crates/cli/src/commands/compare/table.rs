@@ -4,7 +4,7 @@ use rekindle_analysis::{csv_text, text_cell};
 use rekindle_report::Compared;
 use serde_json::{Value, json};
 
-use super::{Planned, Row};
+use super::{MeasuredPlan, Row};
 use crate::summary::percent;
 
 /// Cells under each other, no wider than a terminal of 80 columns.
@@ -31,7 +31,7 @@ pub(crate) fn header() -> String {
 }
 
 impl Row {
-    fn planned(&self) -> Option<&Planned> {
+    fn planned(&self) -> Option<&MeasuredPlan> {
         self.planned.as_ref().ok()
     }
 
@@ -89,7 +89,7 @@ pub(crate) fn line(row: &Row) -> String {
     let cell = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let seconds = |value: Option<f64>| cell(value.map(|s| format!("{s:.3} s")));
     let signed = |share: Option<f64>| cell(share.map(|s| format!("{:+.1} %", 100.0 * s)));
-    let arena = |p: &Planned| p.pair.planned.measured.arena.to_string();
+    let arena = |p: &MeasuredPlan| p.pair.planned.measured.arena.to_string();
     let cells = columns([
         &row.batch.to_string(),
         &row.plain.arena.to_string(),
