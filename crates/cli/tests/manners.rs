@@ -210,7 +210,7 @@ fn a_file_that_is_named_twice_is_not_written() {
     folder.works("plan g.json --budget 100% --effort 0 --out /dev/null --decisions /dev/null");
 }
 
-/// Sends SIGINT, as Ctrl-C does, once `is_time` says so of a line. Gives what the tool said about it.
+/// Sends SIGINT, as Ctrl-C does, once `is_time` says so of a line. Gives what the tool said of it.
 fn interrupted(folder: &Folder, line: &str, mut is_time: impl FnMut(&str) -> bool) -> String {
     let mut command = folder.command(line);
     let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
