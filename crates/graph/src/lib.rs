@@ -30,6 +30,7 @@ mod read;
 mod replace;
 mod replay;
 mod schedule;
+mod store;
 mod unit;
 
 pub use budget::{Budget, parse_budget, parse_share};
@@ -47,5 +48,6 @@ pub use replace::{
     Discarded, check_writable, destination, discard_partial_files, replace_file, write_atomically,
 };
 pub use replay::{Moment, Timeline, replay};
-pub use schedule::{Schedule, Step, Store};
+pub use schedule::{Schedule, Step};
+pub use store::{Store, parse_store};
 pub use unit::{Bytes, Micros, Rate};
