@@ -177,7 +177,8 @@ function movesCard(timeline) {
       { name: "in", number: true, cell: (row) => strong(row, bytes(row.in)) },
     ], rows.concat(all)),
     el("p", { class: "hint" }, `The store (${transfers.store}) holds ` +
-      `${bytes(transfers.store_peak)} at most, ${bytes(transfers.stored_at_start)} of it between ` +
-      `steps. ${seconds(transfers.hidden_seconds)} of copying hide behind computation; it waits ` +
-      `for ${seconds(transfers.waited_seconds)}, ${percent(share)} of the step.`));
+      `${bytes(transfers.store_peak)} at most, ` +
+      `${transfers.stored_at_start > 0 ? bytes(transfers.stored_at_start) : "nothing"} of it ` +
+      `between steps. ${seconds(transfers.hidden_seconds)} of copying hide behind computation; ` +
+      `it waits for ${seconds(transfers.waited_seconds)}, ${percent(share)} of the step.`));
 }
