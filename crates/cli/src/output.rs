@@ -243,7 +243,7 @@ pub(crate) fn decisions_csv(rows: impl Iterator<Item = DecisionRow>) -> String {
 pub(crate) fn decisions_of(graph: &Graph, planned: &Planned) -> String {
     let row = |decision: &Decision| DecisionRow {
         name: graph.storage_name(decision.storage),
-        recomputed: decision.choice != Choice::Keep,
+        recomputed: matches!(decision.choice, Choice::Recompute { .. }),
         bytes: decision.bytes.get(),
         seconds: decision.recompute_time.seconds(),
         created: decision.created.0,

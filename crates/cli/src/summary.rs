@@ -124,6 +124,7 @@ fn word(choice: Choice) -> &'static str {
     match choice {
         Choice::Keep => "retained",
         Choice::Recompute { .. } => "recomputed",
+        Choice::Move { .. } => "moved",
     }
 }
 

@@ -181,7 +181,7 @@ impl Decision {
             name: graph.storage_name(decision.storage),
             bytes: decision.bytes.get(),
             recomputed: match decision.choice {
-                Choice::Keep => 0,
+                Choice::Keep | Choice::Move { .. } => 0,
                 Choice::Recompute { times } => times,
             },
             reason: decision.reason.text(),
@@ -255,7 +255,7 @@ fn options(py: Python<'_>, strategy: &str, effort: Option<u8>) -> PyResult<Optio
         Some(level) => Effort::new(level)
             .ok_or_else(|| invalid(py, format!("effort {level} is not between 0 and 10")))?,
     };
-    Ok(Options { strategy, effort })
+    Ok(Options { strategy, effort, store: None })
 }
 
 /// The plan as an ordinary graph: each recomputation is a node of its own, and nothing is written

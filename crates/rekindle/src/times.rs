@@ -64,7 +64,7 @@ pub fn profile(
     }
     // What is measured is not what will run, so the first schedule that fits is good enough.
     let first = FitOptions {
-        plan: Options { strategy: Strategy::SEARCH, effort: Effort::FIRST },
+        plan: Options { strategy: Strategy::SEARCH, effort: Effort::FIRST, store: None },
         ..options.clone()
     };
     let guessed = estimate(plain.graph());

@@ -235,7 +235,7 @@ fn plans_on_the_corpus_are_rewritten_exactly_and_can_be_planned_again() {
     for graph in corpus() {
         let peak = Timeline::natural(&graph).peak;
         for &strategy in Strategy::ALL {
-            let options = Options { strategy, effort: Effort::FIRST };
+            let options = Options { strategy, effort: Effort::FIRST, store: None };
             for share in [90, 70, 45] {
                 let budget = Bytes(peak.get() / 100 * share);
                 let Ok(planned) = plan(&graph, budget, &options, &mut NoWatch) else {

@@ -41,7 +41,7 @@ pub fn check(seed: u64, size: usize) -> Result<usize> {
             true => Effort::new(1).expect("a level"),
             false => Effort::FIRST,
         };
-        let options = Options { strategy, effort };
+        let options = Options { strategy, effort, store: None };
         for _ in 0..BUDGETS {
             let span = (high - low).get() as usize + 2;
             let budget = Bytes((low.get() + random.below(span) as u64).saturating_sub(1));

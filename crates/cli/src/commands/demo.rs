@@ -249,7 +249,7 @@ impl Demo<'_> {
 
     /// What other budgets would cost, and what μ-TWO would do under this one, for the report.
     fn compare_plans(&self, graph: &Graph, budget: Bytes, stem: &str) -> anyhow::Result<()> {
-        let options = |strategy| Options { strategy, effort: effort(FRONTIER_EFFORT) };
+        let options = |strategy| Options { strategy, effort: effort(FRONTIER_EFFORT), store: None };
         let mut meter = Meter::new(None);
         let search = options(Strategy::SEARCH);
         let found = rekindle_plan::frontier(graph, FRONTIER_POINTS, &search, &mut meter)?;

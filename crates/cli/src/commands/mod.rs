@@ -95,6 +95,7 @@ impl Planning {
             effort: self.effort.map_or(Effort::default(), |level| {
                 Effort::new(level).expect("clap allows no other level")
             }),
+            store: None,
         }
     }
 

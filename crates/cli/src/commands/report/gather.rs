@@ -162,7 +162,7 @@ fn decision_rows(
         DecisionRow {
             recomputed: match decision.map(|d| d.choice) {
                 Some(Choice::Recompute { times }) => times,
-                Some(Choice::Keep) | None => 0,
+                Some(Choice::Keep | Choice::Move { .. }) | None => 0,
             },
             reason: decision.map_or("", |d| d.reason.text()).into(),
             spent_seconds: decision.map_or(0.0, |d| d.spent.seconds()),
