@@ -380,7 +380,7 @@ pub(crate) fn verify_rewritten(
     nodes: Vec<u32>,
     storages: Vec<u32>,
 ) -> Vec<String> {
-    let nodes: Vec<NodeId> = nodes.into_iter().map(NodeId).collect();
+    let nodes: Vec<Step> = nodes.into_iter().map(|n| Step::Run(NodeId(n))).collect();
     let storages: Vec<StorageId> = storages.into_iter().map(StorageId).collect();
     let origins = Origins { nodes: &nodes, storages: &storages };
     let (graph, rewritten) = (&graph.graph, &rewritten.graph);
