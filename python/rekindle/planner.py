@@ -1,4 +1,6 @@
-"""`rekindle.plan`: a graph and a budget → a plan. It needs no PyTorch."""
+"""`rekindle.plan`: a graph and a budget → a plan; `rekindle.frontier`: plans for many budgets. They
+need no PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,13 @@ import sys
 import time
 
 from rekindle import _native
+from rekindle.errors import InvalidInput
 from rekindle.settings import Budget, Settings
 
 PATIENCE_SECONDS = 5.0
 """Nothing is said before, and then once in this time."""
+FEWEST_POINTS = 2
+"""A frontier has two ends."""
 
 
 def plan(
@@ -19,14 +24,19 @@ def plan(
     strategy: str = "search",
     effort: int | None = None,
     time_limit: float | None = None,
+    store: str | None = None,
 ) -> _native.Plan:
     """A plan that runs `graph` in `budget`: bytes, text (`"8GiB"`, `"60%"`) or a share of the plain
     step's peak (`0.6`).
 
     `strategy` is one of `rekindle.strategies()`; `effort` (0 to 10) and `time_limit` (seconds)
-    bound the planning. Raises `InfeasibleBudget` if no plan fits.
+    bound the planning. With a `store`, such as `"out=25GB/s,in=25GB/s,latency=10us"`, tensors may
+    be moved to it and back; add `half-duplex` for one channel, `limit=40GiB` for the most that it
+    may hold. Raises `InfeasibleBudget` if no plan fits.
     """
-    settings = Settings(budget, strategy=strategy, effort=effort, time_limit=time_limit)
+    settings = Settings(
+        budget, strategy=strategy, effort=effort, time_limit=time_limit, store=store
+    )
     return plan_with(settings, graph, settings.bytes_for(graph.peak))
 
 
@@ -39,6 +49,33 @@ def plan_with(settings: Settings, graph: _native.Graph, budget: int) -> _native.
         effort=settings.effort,
         time_limit=settings.time_limit,
         progress=ProgressLine(),
+        store=settings.store,
+    )
+
+
+def frontier(
+    graph: _native.Graph,
+    points: int = 20,
+    *,
+    strategy: str = "search",
+    effort: int | None = None,
+    time_limit: float | None = None,
+    store: str | None = None,
+) -> list[_native.Plan]:
+    """Plans at `points` budgets, from the plain step's peak down to the smallest peak known:
+    budgets descend, and times never fall. The options are those of `rekindle.plan`.
+    """
+    if type(points) is not int or points < FEWEST_POINTS:
+        raise InvalidInput(f"points is a whole number from {FEWEST_POINTS}, not {points!r}")
+    settings = Settings(1.0, strategy=strategy, effort=effort, time_limit=time_limit, store=store)
+    return _native.frontier(
+        graph,
+        points,
+        strategy=settings.strategy,
+        effort=settings.effort,
+        time_limit=settings.time_limit,
+        progress=ProgressLine(),
+        store=settings.store,
     )
 
 
