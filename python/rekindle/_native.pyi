@@ -234,6 +234,10 @@ class Plan:
         """What becomes of each activation of `graph`, ascending by storage."""
     def timeline(self, graph: Graph) -> list[int]:
         """The highest bytes during each run, in order."""
+    def carried_over(self, graph: Graph, budget: int) -> Plan:
+        """The same steps as a plan of another graph with the same nodes, which may have other sizes
+        and times, in `budget` bytes.
+        """
     def transfers(self, graph: Graph) -> Transfers | None:
         """What goes to the store and back; None if nothing does."""
     def bytes_by_role(self, graph: Graph) -> list[tuple[str, int]]:
