@@ -64,6 +64,11 @@ pub(crate) fn print_aside(text: std::fmt::Arguments<'_>) {
     let _ = anstream::stderr().lock().write_all(text.as_bytes());
 }
 
+/// A name on one line: line ends and tabs are made visible, too, which elsewhere are our own.
+pub(crate) fn one_line(name: &str) -> String {
+    visible(name).replace('\n', "\\u000a").replace('\t', "\\u0009")
+}
+
 /// The text with every control character but our own colours, line ends and tabs as `\u001b`, as
 /// JSON has it too: so JSON stays what it is.
 pub(crate) fn visible(text: &str) -> String {
@@ -208,8 +213,8 @@ pub(crate) fn wrote(path: &Path) {
 pub(crate) struct DecisionRow {
     /// The activation's name.
     pub(crate) name: String,
-    /// Whether it is dropped and made again.
-    pub(crate) recomputed: bool,
+    /// `RETAINED`, `RECOMPUTE` or `MOVE`.
+    pub(crate) word: &'static str,
     /// Its size.
     pub(crate) bytes: u64,
     /// How long it takes to make it again.
@@ -218,32 +223,44 @@ pub(crate) struct DecisionRow {
     pub(crate) created: u32,
     /// The rank of its first backward use.
     pub(crate) first_backward: u32,
+    /// Why, in a few words; given for every row of a plan that moves something, and for no other.
+    pub(crate) reason: Option<&'static str>,
 }
 
-/// Decisions in the exchange layout of the profiler's files.
+/// Decisions in the exchange layout of the profiler's files; with a column more where there are
+/// reasons.
 pub(crate) fn decisions_csv(rows: impl Iterator<Item = DecisionRow>) -> String {
     let columns = "activation_name,decision,median_mem_size_bytes,recomp_time_s,creation_rank,\
                    first_bw_use_rank";
-    let columns: Vec<&str> = columns.split(',').collect();
+    let mut columns: Vec<&str> = columns.split(',').collect();
+    let mut rows = rows.peekable();
+    columns.extend(rows.peek().and_then(|row| row.reason).map(|_| "reason"));
     let cells = |row: DecisionRow| {
-        let word = if row.recomputed { "RECOMPUTE" } else { "RETAINED" };
-        vec![
+        let mut cells = vec![
             text_cell(&row.name),
-            word.into(),
+            row.word.into(),
             row.bytes.to_string(),
             row.seconds.to_string(),
             row.created.to_string(),
             row.first_backward.to_string(),
-        ]
+        ];
+        cells.extend(row.reason.map(text_cell));
+        cells
     };
     csv_text(&columns, rows.map(cells))
 }
 
 /// The decisions of a plan.
 pub(crate) fn decisions_of(graph: &Graph, planned: &Planned) -> String {
+    let has_reasons = planned.plan.schedule.has_transfers();
     let row = |decision: &Decision| DecisionRow {
         name: graph.storage_name(decision.storage),
-        recomputed: decision.choice != Choice::Keep,
+        word: match decision.choice {
+            Choice::Keep => "RETAINED",
+            Choice::Recompute { .. } => "RECOMPUTE",
+            Choice::Move { .. } => "MOVE",
+        },
+        reason: has_reasons.then(|| decision.reason.text()),
         bytes: decision.bytes.get(),
         seconds: decision.recompute_time.seconds(),
         created: decision.created.0,
@@ -268,6 +285,15 @@ mod tests {
         check("\u{202e}txt.exe\u{2066}", "\\u202etxt.exe\\u2066");
         check("\x1b]0;title\x1b[8mhidden", "\\u001b]0;title\\u001b[8mhidden");
         check(&bold("name"), &bold("name"));
+    }
+
+    #[test]
+    fn a_name_stays_on_its_line() {
+        assert_eq!(
+            one_line("two\nlines\tand\ra tab\u{2028}"),
+            "two\\u000alines\\u0009and\\u000da tab\\u2028"
+        );
+        assert_eq!(one_line("plain ünïcödé 語"), "plain ünïcödé 語");
     }
 
     #[test]

@@ -55,8 +55,8 @@ impl Trace {
         ];
         let mut ran = vec![false; layout.program().nodes.len()];
         for slice in &self.slices {
-            let ran = &mut ran[layout.origin(slice.node).index()];
-            let again = std::mem::replace(ran, true);
+            let ran = layout.run_of(slice.node).map(|origin| &mut ran[origin.index()]);
+            let again = ran.is_some_and(|ran| std::mem::replace(ran, true));
             events.push(event(graph.node(slice.node), slice, again));
             events.push(json!({
                 "ph": "C", "name": "bytes in use", "ts": slice.start, "pid": 1,
@@ -84,7 +84,7 @@ impl Observer for Trace {
 
 /// The colours are names that Chrome's viewer knows; others choose by name.
 fn event(node: &Node, slice: &Slice, again: bool) -> Value {
-    let swap = ["offload", "fetch"].contains(&node.op.as_str());
+    let swap = ["swap_out", "swap_in"].contains(&node.op.as_str());
     let (category, colour) = match (again, node.phase) {
         _ if swap => ("swap", "yellow"),
         (true, _) => ("recompute", "terrible"),

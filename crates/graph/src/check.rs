@@ -239,7 +239,10 @@ fn find_updaters(
             if let Some(other) = updater[storage.index()].replace(id) {
                 return Err(bad(format!("node {other} updates it too")));
             }
-            if let Some(late) = readers[storage.index()].iter().find(|&&r| r > id) {
+            // What moves a storage copies whatever it holds.
+            let computes = |r: NodeId| parts.nodes[r.index()].transfer().is_none();
+            let mut readers = readers[storage.index()].iter();
+            if let Some(late) = readers.find(|&&r| r > id && computes(r)) {
                 let name = &parts.nodes[late.index()].name;
                 return Err(bad(format!("node {late} ({name}) reads it afterwards")));
             }

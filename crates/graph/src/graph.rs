@@ -89,7 +89,7 @@ pub struct Node {
     /// Storages that it makes. No duplicates, disjoint from `reads`.
     pub writes: Vec<StorageId>,
     /// Storages (among `reads`) that it overwrites in place. Only a node that may run once has
-    /// any; no other node may read them after it has run.
+    /// any; no other node may read them after it has run, but to move them.
     pub updates: Vec<StorageId>,
     /// Scratch bytes while it runs.
     pub workspace: Bytes,
@@ -113,6 +113,43 @@ impl Node {
             workspace: Bytes::ZERO,
             effect: Effect::Pure,
         }
+    }
+}
+
+/// What a node of a rewritten graph does with a store, which is its operation's name.
+///
+/// In such a graph a copy in the store is a storage of no bytes, a *token*: whoever reads it comes
+/// after the offload that wrote it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transfer {
+    /// Reads a storage and writes a token: begins to copy the storage to the store.
+    Offload,
+    /// Reads a token and writes a storage: begins to copy it back.
+    Fetch,
+    /// Reads a storage, and the token of its last offload if it had one: what is under way is over
+    /// when it is. The storage is held until here.
+    Wait,
+}
+
+impl Transfer {
+    /// All of them.
+    pub const ALL: [Transfer; 3] = [Transfer::Offload, Transfer::Fetch, Transfer::Wait];
+
+    /// The name of the operation.
+    pub fn op(self) -> &'static str {
+        match self {
+            Transfer::Offload => "offload",
+            Transfer::Fetch => "fetch",
+            Transfer::Wait => "wait",
+        }
+    }
+}
+
+impl Node {
+    /// What it does with a store, if that is all that it does.
+    pub fn transfer(&self) -> Option<Transfer> {
+        let is_once = self.effect == Effect::Once;
+        Transfer::ALL.into_iter().find(|t| is_once && self.op == t.op())
     }
 }
 

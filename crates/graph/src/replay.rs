@@ -263,6 +263,7 @@ impl<'g> Replay<'g> {
             }
             if let Some(updater) = self.graph.updater(storage)
                 && self.timeline.runs[updater.index()] > 0
+                && node.transfer().is_none()
             {
                 return Err(ScheduleError::ReadsUpdated {
                     step,

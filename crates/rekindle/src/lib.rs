@@ -20,7 +20,7 @@
 //! let plain = plain(&model, options.threads);
 //! let budget = Bytes(plain.predicted().arena.get() * 9 / 10);
 //! let fitted = fit(&model, &plain, budget, &options)?;
-//! let mut trainer = Trainer::new(&model, fitted.engine()?, 0);
+//! let mut trainer = Trainer::new(&model, fitted.engine()?, 0)?;
 //! let step = trainer.step()?;
 //! assert!(step.measured.arena <= budget);
 //! # Ok(())

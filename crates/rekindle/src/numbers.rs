@@ -100,7 +100,7 @@ pub fn check_numbers_from(
 fn in_order_of(fitted: &Fitted, plain: &Layout) -> Result<Layout, Error> {
     let Rewritten { graph, .. } = &fitted.rewritten;
     let runs = graph.natural_order().into_iter();
-    let order: Vec<NodeId> = runs.map(|id| fitted.layout.origin(id)).collect();
+    let order: Vec<NodeId> = runs.filter_map(|id| fitted.layout.run_of(id)).collect();
     let plan = Plan {
         // The gradients that it keeps make it another graph than the one that was planned.
         digest: None,
@@ -145,7 +145,7 @@ struct Left {
 impl Run<'_> {
     fn of(&mut self, model: &Model, layout: &Layout, tensors: &[StorageId]) -> Result<Left, Error> {
         let engine = set_up(layout, self.seed, &mut |_| {})?;
-        let mut trainer = Trainer::new(model, engine, self.seed);
+        let mut trainer = Trainer::new(model, engine, self.seed)?;
         (self.start)(&mut trainer)?;
         let mut losses = Vec::new();
         for _ in 0..self.steps {

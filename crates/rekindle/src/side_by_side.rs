@@ -148,7 +148,7 @@ mod tests {
 
     fn trainer(model: &Model) -> Trainer<'_> {
         let engine = Engine::new(&model.program, 1).expect("the model is small");
-        Trainer::new(model, engine, 7)
+        Trainer::new(model, engine, 7).expect("it has no store")
     }
 
     /// The models differ in length, so that a step goes on when the others are over.

@@ -64,7 +64,7 @@ pub fn profile(
     }
     // What is measured is not what will run, so the first schedule that fits is good enough.
     let first = FitOptions {
-        plan: Options { strategy: Strategy::SEARCH, effort: Effort::FIRST },
+        plan: Options { strategy: Strategy::SEARCH, effort: Effort::FIRST, store: None },
         ..options.clone()
     };
     let guessed = estimate(plain.graph());
@@ -95,9 +95,11 @@ pub fn profile_layout(
 fn of_plain(plain: &Graph, layout: &Layout, measured: &Graph) -> Graph {
     let mut runs = vec![(0.0, 0); plain.nodes().len()];
     for (id, node) in measured.node_ids().zip(measured.nodes()) {
-        let (sum, count) = &mut runs[layout.origin(id).index()];
-        *sum += node.time.get();
-        *count += 1;
+        if let Some(origin) = layout.run_of(id) {
+            let (sum, count) = &mut runs[origin.index()];
+            *sum += node.time.get();
+            *count += 1;
+        }
     }
     let mean = |(sum, count): (f64, u32)| Micros(sum / f64::from(count.max(1)));
     let times: Vec<Micros> = runs.into_iter().map(mean).collect();

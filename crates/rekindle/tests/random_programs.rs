@@ -142,7 +142,7 @@ fn random_steps_in_random_budgets_give_the_plain_steps_numbers() {
         for &strategy in Strategy::ALL {
             let options = FitOptions {
                 threads: 1 + draw.below(2),
-                plan: Options { strategy, effort: Effort::FIRST },
+                plan: Options { strategy, effort: Effort::FIRST, store: None },
                 ..FitOptions::default()
             };
             let plain = plain(&model, options.threads);

@@ -1,4 +1,4 @@
-//! A drawing of a rewritten graph in Graphviz's language: recomputed nodes are coloured.
+//! A drawing of a rewritten graph in Graphviz's language: recomputed nodes and transfers are coloured.
 
 use std::fmt::Write as _;
 
@@ -15,6 +15,7 @@ pub fn dot(rewritten: &Rewritten) -> String {
         let node = graph.node(id);
         let colour = match (rewritten.is_clone[id.index()], node.phase) {
             (true, _) => "orange",
+            _ if node.transfer().is_some() => "plum",
             (false, Phase::Input) => "lightgrey",
             (false, Phase::Forward) => "white",
             (false, Phase::Backward) => "lightblue",

@@ -249,17 +249,18 @@ impl Demo<'_> {
 
     /// What other budgets would cost, and what μ-TWO would do under this one, for the report.
     fn compare_plans(&self, graph: &Graph, budget: Bytes, stem: &str) -> anyhow::Result<()> {
-        let options = |strategy| Options { strategy, effort: effort(FRONTIER_EFFORT) };
+        let options = |strategy| Options { strategy, effort: effort(FRONTIER_EFFORT), store: None };
         let mut meter = Meter::new(None);
         let search = options(Strategy::SEARCH);
         let found = rekindle_plan::frontier(graph, FRONTIER_POINTS, &search, &mut meter)?;
+        let found = frontier::points_of(graph, found, &search);
         self.write(&format!("{stem}.frontier.csv"), &frontier::csv(&found))?;
         // The greedy choice may not reach this budget; then there is nothing to show beside it.
         let greedy = rekindle_plan::plan(graph, budget, &options(Strategy::MUTWO), &mut meter);
         if let Ok(greedy) = greedy {
             self.write(&format!("{stem}.mutwo.plan.json"), &greedy.plan.to_json())?;
         }
-        let points = found.points.len();
+        let points = found.len();
         self.lines.line(
             "frontier",
             format!("{points} plans, from the plain peak down to the smallest (for the report)"),

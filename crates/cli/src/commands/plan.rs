@@ -1,13 +1,14 @@
-//! `rekindle plan`: decide what is kept and what is recomputed under a budget.
+//! `rekindle plan`: decide what is kept, what is recomputed and, with a store, what is moved, under a
+//! budget.
 
 use std::path::PathBuf;
 
 use rekindle_graph::{Budget, Timeline, parse_budget};
-use rekindle_plan::Strategy;
+use rekindle_plan::{Options, Strategy};
 
 use super::report::{Reported, stem_of};
 use super::step::parse_count;
-use super::{Planning, plan_profile};
+use super::{Planning, Stored, plan_profile};
 use crate::exit::UsageError;
 use crate::progress::Meter;
 use crate::{input, output, summary};
@@ -18,6 +19,7 @@ use crate::{input, output, summary};
 Examples:
   rekindle plan corpus/unet-b8.json --budget 60% --out plan.json
   rekindle plan resnet50 --batch-size 8 --budget 2GiB --decisions decisions.csv
+  rekindle plan corpus/unet-b8.json --budget 40% --store out=25GB/s,in=25GB/s,latency=10us
   rekindle plan --node-stats nodes.csv --activation-stats activations.csv --budget 60%")]
 pub(crate) struct Arguments {
     /// Graph of the training step, a remat.graph/1 file; or the name of a model, with --batch-size
@@ -41,13 +43,15 @@ pub(crate) struct Arguments {
     /// Print the summary as JSON
     #[arg(long)]
     json: bool,
-    /// List every activation, whether it is kept, and why
+    /// List every activation, whether it is kept, recomputed or moved, and why
     #[arg(long, short)]
     verbose: bool,
     #[command(flatten)]
     reported: Reported,
     #[command(flatten)]
     planning: Planning,
+    #[command(flatten)]
+    stored: Stored,
 }
 
 /// A profile without edges, in place of a graph.
@@ -76,6 +80,9 @@ fn check_without_edges(arguments: &Arguments) -> Result<(), UsageError> {
     let why = match strategy.filter(|s| *s != Strategy::MUTWO) {
         Some(strategy) => format!("the strategy {} needs a graph", strategy.name),
         None if arguments.reported.is_wanted() => "a report needs a graph".into(),
+        None if arguments.stored.store.is_some() => {
+            "a store needs a graph (--swap takes the swap times of the table)".into()
+        }
         None if arguments.verbose => {
             "a list of activations with their reasons needs a graph".into()
         }
@@ -112,11 +119,13 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if budget > plain_peak {
         output::note(&format!(
             "the budget of {budget} is above the plain step's peak of {plain_peak}: nothing has \
-             to be recomputed"
+             to be recomputed{}",
+            if arguments.stored.store.is_some() { " or moved" } else { "" }
         ));
     }
     let mut meter = Meter::new(limit);
-    let planned = rekindle_plan::plan(&graph, budget, &arguments.planning.options(), &mut meter);
+    let options = Options { store: arguments.stored.store, ..arguments.planning.options() };
+    let planned = rekindle_plan::plan(&graph, budget, &options, &mut meter);
     meter.clear();
     let (planned, took) = (planned?, meter.elapsed());
     if let Some(path) = &arguments.decisions {

@@ -18,7 +18,7 @@ Examples:
 pub(crate) struct Arguments {
     /// Graph of the training step, a remat.graph/1 file
     graph: PathBuf,
-    /// The plan, a remat.plan/1 file
+    /// The plan, a remat.plan/1 or remat.plan/2 file
     plan: PathBuf,
     /// Write the rewritten graph to this file (remat.graph/1)
     #[arg(long, value_name = "GRAPH.json")]

@@ -260,7 +260,7 @@ fn train(
     lines: &Lines,
 ) -> anyhow::Result<Vec<Timed>> {
     let predicted = engine.predicted();
-    let mut trainer = Trainer::new(model, engine, arguments.step.training.seed);
+    let mut trainer = Trainer::new(model, engine, arguments.step.training.seed)?;
     start(arguments, &mut trainer)?;
     if let Some(path) = &arguments.resume {
         let done = trainer.steps_done();

@@ -1,0 +1,231 @@
+//! Steps that move tensors to a store and back, by random plans: the bits of the plain step and the
+//! predicted peak, whatever the store does; and what happens when it fails.
+
+use std::io;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rekindle_engine::{
+    Backing, Caching, Engine, EngineError, FileStore, Iteration, Layout, Store, lower,
+};
+use rekindle_graph::{Bytes, Graph, NodeId, Plan, Step, StorageId};
+use rekindle_models::{Model, ModelOptions, Values, build, data};
+use rekindle_program::Optimizer;
+use rekindle_program::random::Stream;
+use rekindle_rewrite::rewrite;
+use rekindle_soak::random_moves;
+use rekindle_verify::verify_rewritten;
+
+/// One model of each family.
+const SMALL: &[&str] = &["mlp", "resnet18", "transformer-tiny", "bert-tiny", "gpt2-tiny"];
+const THREADS: usize = 2;
+const STEPS: u64 = 2;
+
+fn small(name: &str) -> Model {
+    // Adam's state would make the larger ones slow, and the small ones have it.
+    let optimizer = match name {
+        "mlp" | "resnet18" => Optimizer::sgd(0.01),
+        _ => Optimizer::adam(0.01),
+    };
+    let optimizer = Some(optimizer);
+    let options =
+        ModelOptions { batch: 2, image_size: 32, sequence: 16, optimizer, ..Default::default() };
+    build(name, &options).expect("the model builds")
+}
+
+/// A store in memory that takes its time: before it copies anything, and now and then in between.
+/// What is written too early or read too late is then seen to be wrong.
+struct Shaken {
+    bytes: Mutex<Vec<u8>>,
+    stream: Stream,
+    calls: AtomicU64,
+    /// After how many calls it fails.
+    fails_after: u64,
+}
+
+impl Shaken {
+    fn new(size: Bytes, seed: u64, fails_after: u64) -> Shaken {
+        Shaken {
+            bytes: Mutex::new(vec![0xAB; size.get() as usize]),
+            stream: Stream::new(seed),
+            calls: AtomicU64::new(0),
+            fails_after,
+        }
+    }
+
+    /// Copies `count` pieces one by one.
+    fn shake(&self, count: usize, mut copy: impl FnMut(&mut [u8], usize)) -> io::Result<()> {
+        let call = self.calls.fetch_add(1, Ordering::Relaxed);
+        if call >= self.fails_after {
+            return Err(io::Error::from(io::ErrorKind::StorageFull));
+        }
+        for piece in 0..count {
+            let drawn = self.stream.branch(call).unit(piece as u64);
+            if drawn < 0.2 {
+                std::thread::sleep(Duration::from_micros((drawn * 2000.0) as u64));
+            }
+            copy(&mut self.bytes.lock().expect("nobody panics"), piece);
+        }
+        Ok(())
+    }
+}
+
+/// Small enough that most tensors have several.
+const PIECE: usize = 16 << 10;
+
+impl Backing for Shaken {
+    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let pieces: Vec<&[u8]> = bytes.chunks(PIECE).collect();
+        self.shake(pieces.len(), |all, piece| {
+            let at = offset as usize + piece * PIECE;
+            all[at..at + pieces[piece].len()].copy_from_slice(pieces[piece]);
+        })
+    }
+
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let mut pieces: Vec<&mut [u8]> = bytes.chunks_mut(PIECE).collect();
+        self.shake(pieces.len(), |all, piece| {
+            let at = offset as usize + piece * PIECE;
+            let into = &mut *pieces[piece];
+            into.copy_from_slice(&all[at..at + into.len()]);
+        })
+    }
+
+    fn name(&self) -> String {
+        "the shaken store".into()
+    }
+}
+
+fn write_inputs(engine: &mut Engine, model: &Model) {
+    for (tensor, values) in data::batch(model, 1, 1) {
+        match values {
+            Values::F32(values) => engine.write_f32(tensor, &values),
+            Values::I64(values) => engine.write_i64(tensor, &values),
+        }
+        .expect("an input");
+    }
+}
+
+/// Every persistent tensor and output after some steps, as bits.
+fn train(model: &Model, engine: Result<Engine, EngineError>) -> Vec<u64> {
+    let mut engine = engine.expect("the step can be set up");
+    write_inputs(&mut engine, model);
+    for number in 1..=STEPS {
+        let measured = engine.run(Iteration { seed: 7, number }).expect("the data is good");
+        assert_eq!(measured, engine.predicted(), "{}: measured is predicted", model.program.name);
+    }
+    let mut bits = Vec::new();
+    for index in 0..model.program.tensors.len() {
+        let id = StorageId::new(index);
+        if let Ok(values) = engine.read_f32(id) {
+            bits.extend(values.iter().map(|v| u64::from(v.to_bits())));
+        } else if let Ok(values) = engine.read_i64(id) {
+            bits.extend(values.iter().map(|&v| v as u64));
+        }
+    }
+    bits
+}
+
+fn layout(model: &Model, graph: &Graph, plan: &Plan) -> Layout {
+    let rewritten = rewrite(graph, plan).expect("a valid plan");
+    let origins = rewritten.origins();
+    verify_rewritten(graph, plan, &rewritten.graph, origins).expect("the same work");
+    Layout::new(&model.program, rewritten.graph.clone(), origins, THREADS).expect("it is the same")
+}
+
+fn store(backing: impl Backing + 'static, duplex: bool, depth: usize) -> Option<Store> {
+    Some(Store { backing: Box::new(backing), duplex, depth })
+}
+
+#[test]
+fn any_plan_gives_the_bits_of_the_plain_step_whatever_the_store_does() {
+    let mut moves = 0;
+    for name in SMALL {
+        let model = small(name);
+        let plain = train(&model, Engine::new(&model.program, THREADS));
+        let graph = lower(&model.program, THREADS);
+        for seed in 0..2 {
+            let layout = layout(&model, &graph, &random_moves(&graph, seed));
+            let is_move = |node: &&rekindle_graph::Node| node.transfer().is_some();
+            moves += layout.graph().nodes().iter().filter(is_move).count();
+            let shaken = Shaken::new(layout.store_bytes(), seed, u64::MAX);
+            // Several at a time, so that they end in another order than they began.
+            let store = store(shaken, seed == 0, 1 + 2 * seed as usize);
+            let engine = Engine::with_store(layout, 0, store, &mut |_, _| {});
+            assert!(plain == train(&model, engine), "{name}, seed {seed}");
+        }
+    }
+    assert!(moves > 1000, "{moves} transfers are too few to show anything");
+}
+
+#[test]
+fn a_file_with_and_without_the_systems_cache_gives_the_same_bits() {
+    let model = small("gpt2-tiny");
+    let plain = train(&model, Engine::new(&model.program, THREADS));
+    let graph = lower(&model.program, THREADS);
+    let plan = random_moves(&graph, 5);
+    for caching in [Caching::Direct, Caching::Dropped] {
+        let layout = layout(&model, &graph, &plan);
+        let folder = std::env::temp_dir();
+        let file = FileStore::with_caching(&folder, layout.store_bytes(), caching);
+        let store = store(file.expect("room"), true, 1);
+        let engine = Engine::with_store(layout, 0, store, &mut |_, _| {});
+        assert!(plain == train(&model, engine), "{caching:?}");
+    }
+}
+
+#[test]
+fn a_store_that_fails_ends_the_step_with_its_name_and_what_to_do() {
+    let model = small("bert-tiny");
+    let graph = lower(&model.program, THREADS);
+    let plan = random_moves(&graph, 1);
+    let needs_a_store = Engine::with_layout(layout(&model, &graph, &plan), 0, &mut |_, _| {});
+    assert!(matches!(needs_a_store.err(), Some(EngineError::NoStore { .. })));
+    let (mut at_set_up, mut in_the_step) = (0, 0);
+    for fails_after in [0, 1, 17, 60, 100, 150, 200, 400] {
+        let layout = layout(&model, &graph, &plan);
+        let shaken = Shaken::new(layout.store_bytes(), 1, fails_after);
+        let engine = Engine::with_store(layout, 0, store(shaken, true, 2), &mut |_, _| {});
+        let mut engine = match engine {
+            Ok(engine) => engine,
+            Err(error) => {
+                at_set_up += 1;
+                assert!(error.to_string().contains("the shaken store"), "{error}");
+                continue;
+            }
+        };
+        write_inputs(&mut engine, &model);
+        let Err(error) = engine.run(Iteration { seed: 7, number: 1 }) else {
+            continue;
+        };
+        in_the_step += 1;
+        let text = error.to_string();
+        assert!(text.contains("the shaken store") && text.contains("make room"), "{text}");
+        // What is in the store is of no step: there is no going on.
+        let again = engine.run(Iteration { seed: 7, number: 2 });
+        assert_eq!(again.expect_err("it is not whole"), error);
+    }
+    assert!(at_set_up > 1 && in_the_step > 1, "{at_set_up} and {in_the_step}");
+}
+
+/// The engine trusts nobody: a transfer that is wired otherwise is refused.
+#[test]
+fn a_transfer_of_something_else_is_refused() {
+    let model = small("mlp");
+    let graph = lower(&model.program, THREADS);
+    let rewritten = rewrite(&graph, &random_moves(&graph, 2)).expect("a valid plan");
+    let is_fetch = |step: &Step| matches!(step, Step::Fetch(_));
+    let fetch = rewritten.node_origin.iter().position(is_fetch).expect("it fetches");
+    let mut damaged = rewritten.clone();
+    damaged.node_origin[fetch] = Step::Fetch(StorageId(0));
+    let refused = |rewritten: &rekindle_rewrite::Rewritten| {
+        let (graph, origins) = (rewritten.graph.clone(), rewritten.origins());
+        let placed = Layout::new(&model.program, graph, origins, THREADS);
+        matches!(placed, Err(EngineError::OtherProgram { .. }))
+    };
+    assert!(!refused(&rewritten));
+    assert!(refused(&damaged));
+    damaged.node_origin[fetch] = Step::Run(NodeId(0));
+    assert!(refused(&damaged));
+}
