@@ -11,7 +11,7 @@ use rekindle_program::{DType, Init};
 
 use crate::layout::Home;
 use crate::moves::Direction;
-use crate::store::Page;
+use crate::store::PageBuffer;
 use crate::{Engine, EngineError};
 
 /// Enough for a disk's full speed, and nothing beside a model. A multiple of every element's size.
@@ -59,9 +59,9 @@ impl Engine {
             Home::Arena(span) => return each(&self.arena.bytes(span)[..bytes]),
             Home::Store(slot) => slot,
         };
-        let mut buffer = Buffer::new(bytes);
+        let mut buffer = PageBuffer::new(PIECE.min(bytes));
         for at in (0..bytes).step_by(PIECE) {
-            let piece = buffer.bytes(PIECE.min(bytes - at));
+            let piece = buffer.first(PIECE.min(bytes - at));
             let read = self.backing().read(slot + at as u64, piece);
             read.map_err(|error| self.store_failed(Direction::In, &error))?;
             each(piece)?;
@@ -87,9 +87,9 @@ impl Engine {
             Home::Arena(span) => return each(&mut self.arena.bytes_mut(span)[..bytes]),
             Home::Store(slot) => slot,
         };
-        let mut buffer = Buffer::new(bytes);
+        let mut buffer = PageBuffer::new(PIECE.min(bytes));
         for at in (0..bytes).step_by(PIECE) {
-            let piece = buffer.bytes(PIECE.min(bytes - at));
+            let piece = buffer.first(PIECE.min(bytes - at));
             each(piece)?;
             let written = self.backing().write(slot + at as u64, piece);
             written.map_err(|error| self.store_failed(Direction::Out, &error))?;
@@ -213,26 +213,6 @@ fn fill(init: &Init, seed: u64, tensor: usize, first: usize, dtype: DType, piece
         DType::F32 => init.fill_f32(seed, tensor, first, cast_mut(piece)),
         DType::I64 => init.fill_i64(first, cast_mut(piece)),
         DType::U8 => piece.fill(0),
-    }
-}
-
-/// A piece of a tensor, where direct input and output wants it.
-struct Buffer(Vec<Page>);
-
-impl Buffer {
-    /// For the pieces of a tensor of so many bytes.
-    fn new(bytes: usize) -> Buffer {
-        let pages = PIECE.min(bytes).div_ceil(size_of::<Page>());
-        Buffer(vec![Page([0; size_of::<Page>()]); pages])
-    }
-
-    fn bytes(&mut self, bytes: usize) -> &mut [u8] {
-        // SAFETY: a page is an array of bytes, and pages follow each other without padding.
-        let all = unsafe {
-            let count = size_of_val(&self.0[..]);
-            std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast::<u8>(), count)
-        };
-        &mut all[..bytes]
     }
 }
 
