@@ -6,7 +6,7 @@ mod shaken;
 use rekindle_engine::{
     Backing, Caching, Engine, EngineError, FileStore, Iteration, Layout, Store, lower,
 };
-use rekindle_graph::{Bytes, Graph, NodeId, Plan, Step, StorageId};
+use rekindle_graph::{Graph, NodeId, Plan, Step, StorageId};
 use rekindle_models::{Model, ModelOptions, Values, build, data};
 use rekindle_program::Optimizer;
 use rekindle_rewrite::rewrite;
