@@ -21,12 +21,11 @@ from rekindle._native import (
     Transfers,
     parse_budget,
     rewrite,
-    smallest,
     strategies,
     verify,
 )
 from rekindle.errors import *  # noqa: F403 (every error, by its name)
-from rekindle.planner import frontier, plan
+from rekindle.planner import frontier, plan, smallest
 
 if TYPE_CHECKING:
     from rekindle import torch
