@@ -33,7 +33,7 @@ mod schedule;
 mod store;
 mod unit;
 
-pub use budget::{Budget, parse_budget, parse_share};
+pub use budget::{Budget, parse_budget, parse_share, typed_bytes};
 pub use clock::Span;
 pub use digest::Digest;
 pub use error::{FileError, GraphError, PlanFileError, ScheduleError};
