@@ -82,6 +82,9 @@ pub(crate) fn code(error: &anyhow::Error) -> ExitCode {
         if let Some(error) = cause.downcast_ref::<rekindle::Error>() {
             return of_training(error);
         }
+        if let Some(EngineError::Store { .. }) = cause.downcast_ref() {
+            return Some(BAD_FILE);
+        }
         if cause.is::<NothingFits>()
             || cause.downcast_ref::<EngineError>().is_some_and(is_out_of_memory)
         {
@@ -103,6 +106,7 @@ pub(crate) fn code(error: &anyhow::Error) -> ExitCode {
                 source: KernelError::Spill(_),
                 ..
             })) => return Some(BAD_FILE),
+            Some(ProfileError::Engine(EngineError::Store { .. })) => return Some(BAD_FILE),
             Some(ProfileError::Engine(_)) | None => {}
             Some(_) => return Some(BAD_FILE),
         }
@@ -153,6 +157,8 @@ fn of_training(error: &rekindle::Error) -> Option<u8> {
         {
             Some(INFEASIBLE)
         }
+        Error::Engine(EngineError::Store { .. })
+        | Error::Profile(ProfileError::Engine(EngineError::Store { .. })) => Some(BAD_FILE),
         Error::Plan(PlanError::Stopped { .. })
         | Error::Profile(_)
         | Error::Engine(_)
@@ -206,6 +212,15 @@ mod tests {
             source: SpillError::Failed("no space".into()).into(),
         };
         check(ProfileError::from(disk), BAD_FILE);
+        let store = || EngineError::Store {
+            what: "write to",
+            name: "the store's file in d".into(),
+            reason: "no space".into(),
+            advice: "make room there",
+        };
+        check(store(), BAD_FILE);
+        check(rekindle::Error::from(store()), BAD_FILE);
+        check(ProfileError::from(store()), BAD_FILE);
         check(anyhow::anyhow!("something"), FAILURE);
     }
 }

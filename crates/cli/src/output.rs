@@ -64,11 +64,6 @@ pub(crate) fn print_aside(text: std::fmt::Arguments<'_>) {
     let _ = anstream::stderr().lock().write_all(text.as_bytes());
 }
 
-/// A name on one line: line ends and tabs are made visible, too, which elsewhere are our own.
-pub(crate) fn one_line(name: &str) -> String {
-    visible(name).replace('\n', "\\u000a").replace('\t', "\\u0009")
-}
-
 /// The text with every control character but our own colours, line ends and tabs as `\u001b`, as
 /// JSON has it too: so JSON stays what it is.
 pub(crate) fn visible(text: &str) -> String {
@@ -285,15 +280,6 @@ mod tests {
         check("\u{202e}txt.exe\u{2066}", "\\u202etxt.exe\\u2066");
         check("\x1b]0;title\x1b[8mhidden", "\\u001b]0;title\\u001b[8mhidden");
         check(&bold("name"), &bold("name"));
-    }
-
-    #[test]
-    fn a_name_stays_on_its_line() {
-        assert_eq!(
-            one_line("two\nlines\tand\ra tab\u{2028}"),
-            "two\\u000alines\\u0009and\\u000da tab\\u2028"
-        );
-        assert_eq!(one_line("plain ünïcödé 語"), "plain ünïcödé 語");
     }
 
     #[test]

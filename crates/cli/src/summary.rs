@@ -5,11 +5,9 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use rekindle_analysis::{Transfers, transfers};
-use rekindle_graph::{Bytes, Graph, Schedule};
+use rekindle_graph::{Bytes, Graph, Schedule, one_line};
 use rekindle_plan::{Choice, Decision, Planned, Status};
 use serde_json::{Value, json};
-
-use crate::output::one_line;
 
 /// How many recomputations and moves are listed.
 const TOP: usize = 5;
@@ -22,7 +20,7 @@ pub(crate) fn text(graph: &Graph, planned: &Planned, took: Duration, verbose: bo
     };
     let (plan, stats) = (&planned.plan, &planned.stats);
     let share = |bytes: Bytes| percent(bytes.get() as f64 / stats.plain_peak.get().max(1) as f64);
-    let name = |storage| one_line(&graph.storage_name(storage));
+    let name = |storage| graph.shown_storage_name(storage);
     line("graph", format!("{}, {} nodes", one_line(graph.name()), graph.nodes().len()));
     line("budget", format!("{} ({} of the plain peak)", plan.budget, share(plan.budget)));
     line("strategy", plan.strategy.as_deref().unwrap_or("unknown").into());
@@ -52,7 +50,7 @@ pub(crate) fn text(graph: &Graph, planned: &Planned, took: Duration, verbose: bo
         }
         moves_text(moves, planned, &mut line);
     }
-    let at = stats.peak_node.map_or("the start".into(), |id| one_line(&graph.node(id).name));
+    let at = stats.peak_node.map_or("the start".into(), |id| graph.node(id).shown_name());
     let least = stats.incompressible;
     let later = plan.peak.saturating_sub(least);
     line(

@@ -87,6 +87,18 @@ fn a_plan_with_transfers_is_checked_and_told() {
 }
 
 #[test]
+fn transfers_are_nodes_of_the_rewritten_graph() {
+    let folder = folder("store-rewrite");
+    let said = folder.works("rewrite g.json p.json --out new.json --dot new.dot --explain");
+    has(&said, &["little: ", "0 recompute, 2 offload, 2 fetch and 2 wait", "peak 310 B"]);
+    has(&folder.read("new.dot"), &["label=\"offload f1\"", "plum"]);
+    let told = folder.json("rewrite g.json p.json --json");
+    assert_eq!((&told["offloads"], &told["fetches"]), (&2.into(), &2.into()));
+    let graph = Graph::from_json(&folder.read("new.json")).expect("an ordinary graph");
+    assert!(graph.nodes().iter().any(|node| node.name == "fetch state"));
+}
+
+#[test]
 fn what_is_wrong_with_transfers_is_named() {
     let folder = folder("store-wrong");
     let mut plan = moving();
@@ -152,4 +164,40 @@ fn nonsense_stores_each_get_a_word() {
     folder.write("n.csv", "rank\n");
     let line = "plan --node-stats n.csv --activation-stats n.csv --budget 50% --store";
     folder.fails(&format!("{line} {STORE}"), 2, &["a store needs a graph", "--swap"]);
+}
+
+/// A line that begins with what a name smuggled in.
+#[track_caller]
+fn stays_on_its_line(text: &str) {
+    let forged = text.lines().find(|line| line.trim_start().starts_with("FORGED"));
+    assert_eq!(forged, None, "{text}");
+    assert!(text.contains("\\u000aFORGED"), "{text}");
+}
+
+#[test]
+fn a_name_never_breaks_a_line() {
+    let folder = Folder::new("store-names");
+    let named = |text: &str| {
+        let text = text.replace("\"f1\"", "\"f1\\nFORGED\"").replace("\"b\"", "\"b\\nFORGED\"");
+        text.replace("\"little\"", "\"little\\nFORGED\"")
+    };
+    folder.write("g.json", named(GRAPH));
+    // The name of a graph is no part of its digest, but those of its nodes are.
+    let graph = Graph::from_json(&named(GRAPH)).expect("a graph");
+    let mut plan = Plan { digest: Some(graph.digest()), ..moving() };
+    folder.write("p.json", plan.to_json());
+    stays_on_its_line(&folder.works("plan g.json --budget 100% --verbose --out new.json"));
+    stays_on_its_line(&folder.works("rewrite g.json p.json"));
+    stays_on_its_line(&folder.works("report ."));
+    plan.schedule.steps.retain(|step| *step != Step::Run(NodeId(3)));
+    folder.write("p.json", plan.to_json());
+    for line in ["verify g.json p.json", "plan g.json --budget 1"] {
+        let ran = folder.rekindle(line);
+        assert_ne!(ran.code, 0, "{line}");
+        stays_on_its_line(&ran.err);
+    }
+    folder.write("bad.json", named(GRAPH).replace("\"reads\": [0, 2]", "\"reads\": [0, 99]"));
+    let ran = folder.rekindle("plan bad.json --budget 50%");
+    stays_on_its_line(&ran.err);
+    ran.fails(5, &["bad.json", "reads storage 99"]);
 }

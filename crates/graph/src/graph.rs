@@ -1,5 +1,7 @@
 //! The graph: storages, the nodes that read and write them, and what must be there at the end.
 
+use std::fmt::Write as _;
+
 use crate::check::check;
 use crate::{Bytes, GraphError, Micros, NodeId, StorageId};
 
@@ -153,6 +155,26 @@ impl Node {
     }
 }
 
+impl Node {
+    /// Its name as it stands in a message.
+    pub fn shown_name(&self) -> String {
+        one_line(&self.name)
+    }
+}
+
+/// A name, which may come from anywhere, as it stands in a message: control characters, line ends
+/// among them, are visible (`\u000a`), so that it stays on its line.
+pub fn one_line(name: &str) -> String {
+    let mut shown = String::with_capacity(name.len());
+    for c in name.chars() {
+        match c.is_control() {
+            true => write!(shown, "\\u{:04x}", c as u32).expect("strings take everything"),
+            false => shown.push(c),
+        }
+    }
+    shown
+}
+
 /// What a graph is made of, before it is checked.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GraphParts {
@@ -285,6 +307,11 @@ impl Graph {
             Some(0) | None => writer.name.clone(),
             Some(k) => format!("{}:{k}", writer.name),
         }
+    }
+
+    /// [`Graph::storage_name`] as it stands in a message.
+    pub fn shown_storage_name(&self, id: StorageId) -> String {
+        one_line(&self.storage_name(id))
     }
 
     /// Takes the graph apart, to build another from it.

@@ -33,11 +33,11 @@ mod schedule;
 mod store;
 mod unit;
 
-pub use budget::{Budget, parse_budget, parse_share};
+pub use budget::{Budget, parse_budget, parse_share, typed_bytes};
 pub use clock::Span;
 pub use digest::Digest;
 pub use error::{FileError, GraphError, PlanFileError, ScheduleError};
-pub use graph::{Effect, Graph, GraphParts, Node, Phase, Role, Storage, Transfer};
+pub use graph::{Effect, Graph, GraphParts, Node, Phase, Role, Storage, Transfer, one_line};
 pub use id::{NodeId, StepId, StorageId};
 pub use json::{read_graph, read_plan};
 pub use liveness::{Liveness, Uses};

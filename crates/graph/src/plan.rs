@@ -1,6 +1,6 @@
 //! A plan: a schedule with the promise that it makes.
 
-use crate::{Bytes, Digest, Graph, Micros, Schedule, ScheduleError, Timeline};
+use crate::{Bytes, Digest, Graph, Micros, Schedule, ScheduleError, Timeline, one_line};
 
 /// A schedule on one graph, and what it promises.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,7 +60,7 @@ impl Plan {
         };
         match is_same {
             true => Ok(()),
-            false => Err(WrongGraph { plan: self.graph.clone(), graph: graph.name().into() }),
+            false => Err(WrongGraph { plan: one_line(&self.graph), graph: one_line(graph.name()) }),
         }
     }
 }

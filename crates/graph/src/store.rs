@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use crate::{Budget, Bytes, Micros, Rate, ScheduleError, parse_budget};
+use crate::{Budget, Bytes, Micros, Rate, ScheduleError, parse_budget, typed_bytes};
 
 /// Where storages can be moved to and from: a file on a disk, or the host's memory beside a GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -169,16 +169,6 @@ fn text_of(value: f64, units: &[(&str, f64)]) -> String {
     texts.min_by_key(|text| text.chars().count()).expect("the first unit has the factor one")
 }
 
-/// A size as [`parse_budget`] reads it.
-fn limit_text(limit: Bytes) -> String {
-    let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
-    let whole = |&&(_, power): &&(&str, u32)| limit.get() > 0 && limit.get() % (1 << power) == 0;
-    match units.iter().find(whole) {
-        Some((unit, power)) => format!("{}{unit}", limit.get() >> power),
-        None => limit.get().to_string(),
-    }
-}
-
 impl fmt::Display for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [out, back] = [self.out_rate, self.in_rate].map(|rate| text_of(rate.get(), &RATES));
@@ -190,7 +180,7 @@ impl fmt::Display for Store {
             write!(f, ",half-duplex")?;
         }
         match self.limit {
-            Some(limit) => write!(f, ",limit={}", limit_text(limit)),
+            Some(limit) => write!(f, ",limit={}", typed_bytes(limit)),
             None => Ok(()),
         }
     }

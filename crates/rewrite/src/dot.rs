@@ -1,8 +1,9 @@
-//! A drawing of a rewritten graph in Graphviz's language: recomputed nodes and transfers are coloured.
+//! A drawing of a rewritten graph in Graphviz's language: recomputed nodes and transfers are
+//! coloured.
 
 use std::fmt::Write as _;
 
-use rekindle_graph::{NodeId, Phase};
+use rekindle_graph::{NodeId, Phase, one_line};
 
 use crate::Rewritten;
 
@@ -36,5 +37,5 @@ pub fn dot(rewritten: &Rewritten) -> String {
 }
 
 fn escape(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"")
+    one_line(text).replace('\\', "\\\\").replace('"', "\\\"")
 }

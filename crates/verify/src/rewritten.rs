@@ -113,7 +113,7 @@ impl Check<'_> {
         };
         let mut all = self.rewritten.nodes().iter().zip(self.origins.nodes);
         if let Some((node, _)) = all.find(|(_, origin)| !exists(origin)) {
-            let node = node.name.clone();
+            let node = node.shown_name();
             return Err(Violation::NoOrigin { node });
         }
         let mut storages = self.rewritten.storage_ids();
@@ -154,7 +154,7 @@ impl Check<'_> {
                 found.push(Violation::WrongRun {
                     run,
                     expected: self.step_name(expected),
-                    found: self.rewritten.node(id).name.clone(),
+                    found: self.rewritten.node(id).shown_name(),
                 });
             }
         }
@@ -171,12 +171,12 @@ impl Check<'_> {
 
     fn step_name(&self, step: Step) -> String {
         let storage = |s: StorageId| match s.index() < self.graph.storages().len() {
-            true => self.graph.storage_name(s),
+            true => self.graph.shown_storage_name(s),
             false => s.to_string(),
         };
         match step {
             Step::Run(id) => match self.graph.nodes().get(id.index()) {
-                Some(node) => node.name.clone(),
+                Some(node) => node.shown_name(),
                 None => id.to_string(),
             },
             Step::Free(s) => format!("wait {}", storage(s)),
@@ -199,7 +199,7 @@ impl Check<'_> {
 
     fn run(&self, node: &Node, origin: &Node, found: &mut Vec<Violation>) {
         if let Some(what) = difference(node, origin) {
-            let (node, origin) = (node.name.clone(), origin.name.clone());
+            let (node, origin) = (node.shown_name(), origin.shown_name());
             found.push(Violation::NodeChanged { node, origin, what });
             return;
         }
@@ -212,8 +212,8 @@ impl Check<'_> {
             for (&storage, &expected) in copies.iter().zip(originals) {
                 if self.storage_origin(storage) != expected {
                     found.push(Violation::WrongWire {
-                        node: node.name.clone(),
-                        origin: origin.name.clone(),
+                        node: node.shown_name(),
+                        origin: origin.shown_name(),
                         how,
                         storage,
                         expected,
@@ -222,7 +222,7 @@ impl Check<'_> {
             }
         }
         if let Some(&storage) = node.reads.iter().find(|&&s| self.is_token(s)) {
-            found.push(Violation::ReadsStored { node: node.name.clone(), storage });
+            found.push(Violation::ReadsStored { node: node.shown_name(), storage });
         }
     }
 
@@ -231,7 +231,7 @@ impl Check<'_> {
     fn transfer(&self, node: &Node, transfer: Transfer, s: StorageId, found: &mut Vec<Violation>) {
         let is_copy = |id: &StorageId| self.storage_origin(*id) == s && !self.is_token(*id);
         let is_token = |id: &StorageId| self.storage_origin(*id) == s && self.is_token(*id);
-        let name = || node.name.clone();
+        let name = || node.shown_name();
         let bare = node.op == transfer.op()
             && node.effect == Effect::Once
             && node.time == Micros::ZERO

@@ -29,7 +29,7 @@ pub(crate) fn check(check: &Check<'_>, found: &mut Vec<Violation>) {
             Step::Run(_) => {
                 let stale = |s: &&StorageId| version[s.index()] == Version::Updated;
                 if let Some(&storage) = node.reads.iter().find(stale) {
-                    found.push(Violation::ReadsUpdatedCopy { node: node.name.clone(), storage });
+                    found.push(Violation::ReadsUpdatedCopy { node: node.shown_name(), storage });
                 }
                 for u in &node.updates {
                     version[u.index()] = Version::Updated;
@@ -42,7 +42,7 @@ pub(crate) fn check(check: &Check<'_>, found: &mut Vec<Violation>) {
                 let is_old = |s: &StorageId| version[s.index()] == Version::Made;
                 if is_updated[origin.index()] && node.reads.iter().any(is_old) {
                     found.push(Violation::FetchesStaleCopy {
-                        node: node.name.clone(),
+                        node: node.shown_name(),
                         updater: updater(check, origin).unwrap_or_default(),
                     });
                 }
@@ -72,5 +72,5 @@ fn hand_on(check: &Check<'_>, id: NodeId, version: &mut [Version]) {
 /// The name of the node that updates a storage of the graph, if any does.
 fn updater(check: &Check<'_>, origin: StorageId) -> Option<String> {
     let updater = check.graph.updater(origin)?;
-    Some(check.graph.node(updater).name.clone())
+    Some(check.graph.node(updater).shown_name())
 }

@@ -1,7 +1,7 @@
 //! `rekindle max-batch`: the largest batch that trains in a budget, plain and planned.
 
 use rekindle::{BatchWatch, LARGEST, MaxBatch, MaxBatchOptions, Preparing, Refusal, max_batch};
-use rekindle_graph::{Budget, Bytes, Micros, parse_budget, parse_share};
+use rekindle_graph::{Budget, Bytes, Micros, parse_budget, parse_share, typed_bytes};
 use serde_json::{Value, json};
 
 use super::Planning;
@@ -103,20 +103,9 @@ fn text(arguments: &Arguments, budget: Bytes, found: &MaxBatch) -> String {
         "  rekindle compare {} --batch-sizes {} --budget {}",
         arguments.step.words(),
         found.batch,
-        word(budget)
+        typed_bytes(budget)
     ));
     lines.join("\n") + "\n"
-}
-
-/// A budget as it is typed: `8GiB`, or bytes if it is no whole number of anything larger.
-fn word(budget: Bytes) -> String {
-    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
-    let whole =
-        |(power, _): &(u32, &str)| budget.get() != 0 && budget.get().is_multiple_of(1 << power);
-    match units.into_iter().find(whole) {
-        Some((power, unit)) => format!("{}{unit}", budget.get() >> power),
-        None => budget.get().to_string(),
-    }
 }
 
 fn refusal(found: &MaxBatch, allowed: Option<f64>, budget: Bytes) -> String {
@@ -168,15 +157,4 @@ fn report(arguments: &Arguments, budget: Bytes, found: &MaxBatch) -> Value {
         },
         "refused": refused,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_budget_is_told_as_it_is_typed() {
-        let words = [8 << 30, 3 << 29, 5 << 10, 1000].map(|bytes| word(Bytes(bytes)));
-        assert_eq!(words, ["8GiB", "1536MiB", "5KiB", "1000"]);
-    }
 }
