@@ -15,7 +15,13 @@ import torch
 from torch import fx
 
 from rekindle.errors import RekindleError, UnsupportedGraph
-from rekindle.torch.interfaces import BackendCompilerFailed, aot_autograd, reset_dynamo
+from rekindle.torch.interfaces import (
+    BackendCompilerFailed,
+    aot_autograd,
+    eager_dispatch,
+    functorch_config,
+    reset_dynamo,
+)
 from rekindle.torch.joint import Joint
 
 Batch = torch.Tensor | Sequence[Any] | Mapping[str, Any]
@@ -40,8 +46,10 @@ def capture(model: torch.nn.Module, inputs: Batch) -> Joint:
             "nothing in this call needs a gradient, so there is no training step in it"
         )
 
-    backend = aot_autograd(
-        fw_compiler=never, bw_compiler=never, inference_compiler=never, partition_fn=stop
+    backend = traced_as_eager(
+        aot_autograd(
+            fw_compiler=never, bw_compiler=never, inference_compiler=never, partition_fn=stop
+        )
     )
     args, kwargs = arguments_of(inputs)
     reset_dynamo()
@@ -56,6 +64,18 @@ def capture(model: torch.nn.Module, inputs: Batch) -> Joint:
     finally:
         reset_dynamo()
     raise UnsupportedGraph("the model ran without being captured: is torch.compile disabled?")
+
+
+def traced_as_eager(compiler: Callable[..., Any]) -> Callable[..., Any]:
+    """A backend whose graphs have the operations that eager runs: they fall apart as in eager, and
+    the backward is traced without autocast, as it runs when it is called outside of it.
+    """
+
+    def compile(*args: Any, **kwargs: Any) -> Any:
+        with eager_dispatch(), functorch_config.patch(backward_pass_autocast="off"):
+            return compiler(*args, **kwargs)
+
+    return compile
 
 
 def arguments_of(inputs: Batch) -> tuple[tuple[Any, ...], dict[str, Any]]:

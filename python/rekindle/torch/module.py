@@ -29,6 +29,7 @@ from rekindle.errors import (
     UnsupportedOption,
 )
 from rekindle.settings import Budget, Settings, TimeSource
+from rekindle.torch.eager_check import EagerCheck
 from rekindle.torch.environment import check_module, check_optimizer, check_torch
 from rekindle.torch.held import gradient_bytes, resident_bytes, storage_bytes
 from rekindle.torch.inductor import require_compiler
@@ -194,11 +195,14 @@ class PlannedModule(torch.nn.Module):
         self.register_state_dict_post_hook(_strip_prefix)
         self.register_load_state_dict_pre_hook(_add_prefix)
 
+    def _is_parallel(self) -> bool:
+        """Whether the module's backward talks to other ranks, which ends graphs."""
+        return isinstance(self.module, DistributedDataParallel) or is_sharded(self.module)
+
     def _attach(self, session: Session) -> None:
         """Takes a session that has planned nothing yet."""
         _sessions[self] = session
-        is_parallel = isinstance(self.module, DistributedDataParallel)
-        session.attach(self._resident, is_split=is_parallel or is_sharded(self.module))
+        session.attach(self._resident, is_split=self._is_parallel())
         vars(self)["_compiled"] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -228,9 +232,12 @@ class PlannedModule(torch.nn.Module):
                 OverBudget,
                 stacklevel=3,
             )
+        check = EagerCheck(self.module) if session.check and not self._is_parallel() else None
         result = self._call(*args, **kwargs)
         session.end()
         self._complain(session)
+        if check is not None and session.call.captured:
+            check.compare(args, kwargs, result)
         return result
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:

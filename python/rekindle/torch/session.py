@@ -35,6 +35,7 @@ from rekindle.errors import (
 )
 from rekindle.settings import Settings
 from rekindle.torch.bit_check import BitCheck
+from rekindle.torch.capture import traced_as_eager
 from rekindle.torch.execute import Boxed, boxed
 from rekindle.torch.held import Outstanding, gradient_bytes, state_bytes, unread
 from rekindle.torch.interfaces import aot_autograd, graph_breaks, keeps_graph, mark_boxed
@@ -341,7 +342,7 @@ class Session:
             inference_compiler=self._inference,
             partition_fn=self.partition,
         )
-        return compiler
+        return compiler if self.inductor else traced_as_eager(compiler)
 
     def _forward(self, module: fx.GraphModule, inputs: list[Any]) -> Boxed:
         number = module.meta[NUMBER]
