@@ -20,12 +20,11 @@ from rekindle._native import (
     Plan,
     parse_budget,
     rewrite,
-    smallest,
     strategies,
     verify,
 )
 from rekindle.errors import *  # noqa: F403 (every error, by its name)
-from rekindle.planner import plan
+from rekindle.planner import plan, smallest
 
 if TYPE_CHECKING:
     from rekindle import torch

@@ -13,7 +13,7 @@ __all__ = [
     "InfeasibleBudget",
     "InvalidInput",
     "LiveGradients",
-    "NoGradients",
+    "NotDifferentiated",
     "OverBudget",
     "PlanningStopped",
     "RankMissing",
@@ -21,13 +21,13 @@ __all__ = [
     "RekindleError",
     "RetainedGraph",
     "SplitStep",
-    "TooManyShapes",
     "TorchMissing",
     "Unplanned",
     "UnplannedPart",
     "UnsupportedGraph",
     "UnsupportedOption",
     "UnsupportedTorch",
+    "WrongInput",
 ]
 
 
@@ -97,8 +97,12 @@ class SplitStep(RekindleError):
     """A step of several graphs, where a plan can be made for one only."""
 
 
-class NoGradients(RekindleError):
-    """A step in which nothing needs a gradient: there is no backward to plan for."""
+class NotDifferentiated(RekindleError):
+    """A gradient of a value that the plan does not differentiate."""
+
+
+class WrongInput(RekindleError, RuntimeError):
+    """Arguments that the module does not run with."""
 
 
 class Unplanned(RekindleError):
@@ -109,10 +113,6 @@ class RetainedGraph(RekindleError):
     """A backward that keeps its graph, or is itself differentiated: what the plan frees would be
     needed again.
     """
-
-
-class TooManyShapes(RekindleError):
-    """Inputs of so many shapes that planning for each makes no sense."""
 
 
 class RanksDiffer(RekindleError):

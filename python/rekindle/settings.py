@@ -16,6 +16,8 @@ Budget = int | float | str
 TimeSource = Literal["measure", "roofline"]
 """Where the times of operations are from: a clock, or a cost model."""
 TIME_SOURCES = ("measure", "roofline")
+Differentiated = Literal["loss", "all"]
+"""Which of the values that a module returns are differentiated, if a loss is among them."""
 HIGHEST_EFFORT = 10
 MOST_BYTES = 2**63
 """No budget has as many."""
@@ -30,11 +32,13 @@ class Settings:
     strategy: str = "search"
     effort: int | None = None
     time_limit: float | None = None
+    differentiated: Differentiated = "loss"
 
     def __post_init__(self) -> None:
         _check_budget(self.budget)
         _check_name("profile", self.profile, TIME_SOURCES)
         _check_name("strategy", self.strategy, tuple(dict(_native.strategies())))
+        _check_name("differentiated", self.differentiated, ("loss", "all"))
         effort, limit = self.effort, self.time_limit
         if effort is not None and (type(effort) is not int or not 0 <= effort <= HIGHEST_EFFORT):
             raise InvalidInput(
@@ -50,6 +54,10 @@ class Settings:
         """The same with another effort."""
         return replace(self, effort=effort)
 
+    def with_budget(self, budget: int) -> Settings:
+        """The same with another budget, in bytes."""
+        return replace(self, budget=budget)
+
     def bytes_for(self, plain_peak: int) -> int:
         """The budget in bytes, for a step whose plain peak is known."""
         if isinstance(self.budget, str):
@@ -57,10 +65,14 @@ class Settings:
         return int(self.budget * plain_peak) if isinstance(self.budget, float) else self.budget
 
     @property
+    def is_share(self) -> bool:
+        """Whether the budget is a share of a step's plain peak."""
+        return isinstance(self.budget, float) or str(self.budget).strip().endswith("%")
+
+    @property
     def bytes_without_share(self) -> int | None:
         """The budget in bytes if it is the same for any step."""
-        is_share = isinstance(self.budget, float) or str(self.budget).strip().endswith("%")
-        return None if is_share else self.bytes_for(0)
+        return None if self.is_share else self.bytes_for(0)
 
 
 def _check_budget(budget: object) -> None:

@@ -8,6 +8,7 @@ something is repaired here, and nowhere else.
 from __future__ import annotations
 
 import importlib
+import logging
 import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -23,9 +24,16 @@ Interface = tuple[str, str]
 NEEDED: tuple[Interface, ...] = (
     ("aot_autograd", "torch._dynamo.backends.common"),
     ("BackendCompilerFailed", "torch._dynamo.exc"),
+    ("TorchRuntimeError", "torch._dynamo.exc"),
+    ("Unsupported", "torch._dynamo.exc"),
+    ("ignore_logging_functions", "torch._dynamo.config"),
+    ("_get_handlers", "torch._dynamo.variables.torch.TorchInGraphFunctionVariable"),
+    ("InstructionTranslatorBase", "torch._dynamo.symbolic_convert"),
+    ("install_guard", "torch._dynamo.guards"),
     ("counters", "torch._dynamo.utils"),
     ("reset", "torch._dynamo"),
     ("recompile_limit", "torch._dynamo.config"),
+    ("accumulated_recompile_limit", "torch._dynamo.config"),
     ("skip_nnmodule_hook_guards", "torch._dynamo.config"),
     ("activation_memory_budget", "torch._functorch.config"),
     ("backward_pass_autocast", "torch._functorch.config"),
@@ -103,7 +111,7 @@ require(NEEDED)
 from torch._dynamo import config as dynamo_config  # noqa: E402 (what is lacking is said first)
 from torch._dynamo import reset as reset_dynamo  # noqa: E402
 from torch._dynamo.backends.common import aot_autograd  # noqa: E402
-from torch._dynamo.exc import BackendCompilerFailed  # noqa: E402
+from torch._dynamo.exc import BackendCompilerFailed, TorchRuntimeError, Unsupported  # noqa: E402
 from torch._dynamo.utils import counters  # noqa: E402
 from torch._functorch import config as functorch_config  # noqa: E402
 from torch._guards import detect_fake_mode  # noqa: E402
@@ -125,6 +133,33 @@ BATCH_NORM_AGAIN: Any = torch.ops.aten._native_batch_norm_legit.no_stats
 def graph_breaks() -> dict[str, int]:
     """Why graphs have ended so far, and how often for each reason."""
     return dict(counters["graph_break"])
+
+
+def ends_with_return(graph: torch.fx.GraphModule, function: str) -> bool:
+    """Whether a graph that Dynamo has captured ends where a function of that name, or what is left
+    of it behind a graph break, returns.
+    """
+    reason = getattr(graph, "compile_subgraph_reason", None)
+    if reason is None or reason.graph_break or not reason.user_stack:
+        return False
+    name = reason.user_stack[-1].name
+    return bool(name == function or name.startswith(f"torch_dynamo_resume_in_{function}_at_"))
+
+
+def is_whole(graph: torch.fx.GraphModule, function: str) -> bool:
+    """Whether a graph that Dynamo has captured is all of the function of that name."""
+    reason = getattr(graph, "compile_subgraph_reason", None)
+    return (
+        reason is not None
+        and not reason.graph_break
+        and bool(reason.user_stack)
+        and reason.user_stack[-1].name == function
+    )
+
+
+def fake_of(node: torch.fx.Node) -> Any:
+    """What stands for a value of a graph that Dynamo has captured: a tensor without contents."""
+    return node.meta.get("example_value")
 
 
 def storage_key(storage: torch.UntypedStorage) -> int:
@@ -151,6 +186,17 @@ def name_of(target: object) -> str:
 def schema_of(target: OpOverload) -> Any:
     """The arguments of an operation, with their names and defaults."""
     return target._schema
+
+
+@contextmanager
+def without_fakes_log() -> Iterator[None]:
+    """What an operation says to tensors without contents is not logged: it is raised, too."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
 
 
 def mark_boxed(call: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:

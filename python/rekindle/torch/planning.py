@@ -7,6 +7,7 @@ that fails them is made anew.
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import time
 import warnings
@@ -54,8 +55,6 @@ class PlannedGraph:
     lowered: Lowered
     decided: TimedPlan
     modules: Modules
-    plain: Modules
-    """Those of the step without a plan: every node once, in the graph's own order."""
     seconds: float
     """Spent on timing and planning."""
     measured_peak: int | None = None
@@ -77,6 +76,14 @@ class PlannedGraph:
     def peak(self) -> int:
         """The predicted peak of the step, in bytes."""
         return self.modules.peak
+
+    @functools.cached_property
+    def plain(self) -> Modules:
+        """The modules of the step without a plan: every node once, in the graph's own order. They
+        are built for those who ask.
+        """
+        plan = _native.plan(self.graph, self.graph.peak)
+        return build(self.joint, self.lowered, self.graph, plan)
 
 
 def plan(
@@ -139,28 +146,22 @@ Decide = Callable[[_native.Graph, int], TimedPlan]
 def plan_joint(
     joint: Joint,
     settings: Settings,
-    held: dict[str, int] | None = None,
-    name: str = "step",
+    lowered: Lowered | None = None,
     *,
     decide: Decide | None = None,
     given: TimedPlan | None = None,
 ) -> PlannedGraph:
-    """Plans a step and builds its modules. `held` names bytes that others keep in memory for the
-    whole step.
+    """Plans a step and builds its modules. Where it is `lowered` already, that graph is planned.
 
     `decide` takes the place of the planner's call; a plan that is `given` is used as it is.
     """
     begin = time.perf_counter()
-    lowered = lower(joint, name, held)
+    lowered = lowered or lower(joint)
     decided = given or agree(
         lowered.graph.digest, lambda: _decide(joint, lowered, settings, decide)
     )
     modules = build(joint, lowered, decided.graph, decided.plan)
-    seconds = time.perf_counter() - begin
-    plain = _native.plan(decided.graph, decided.graph.peak)
-    return PlannedGraph(
-        joint, lowered, decided, modules, build(joint, lowered, decided.graph, plain), seconds
-    )
+    return PlannedGraph(joint, lowered, decided, modules, time.perf_counter() - begin)
 
 
 def build(joint: Joint, lowered: Lowered, graph: _native.Graph, plan: _native.Plan) -> Modules:
