@@ -86,6 +86,9 @@ pub(crate) fn code(error: &anyhow::Error) -> ExitCode {
         {
             return Some(INFEASIBLE);
         }
+        if let Some(EngineError::Store { .. }) = cause.downcast_ref::<EngineError>() {
+            return Some(BAD_FILE);
+        }
         if cause.is::<TableError>() || cause.is::<FileError>() || cause.is::<std::io::Error>() {
             return Some(BAD_FILE);
         }
@@ -102,6 +105,7 @@ pub(crate) fn code(error: &anyhow::Error) -> ExitCode {
                 source: KernelError::Spill(_),
                 ..
             })) => return Some(BAD_FILE),
+            Some(ProfileError::Engine(EngineError::Store { .. })) => return Some(BAD_FILE),
             Some(ProfileError::Engine(_)) | None => {}
             Some(_) => return Some(BAD_FILE),
         }
@@ -142,6 +146,8 @@ fn of_training(error: &rekindle::Error) -> Option<u8> {
         {
             Some(INFEASIBLE)
         }
+        Error::Engine(EngineError::Store { .. })
+        | Error::Profile(ProfileError::Engine(EngineError::Store { .. })) => Some(BAD_FILE),
         Error::Plan(PlanError::Stopped { .. })
         | Error::Profile(_)
         | Error::Engine(_)
