@@ -69,7 +69,7 @@ impl Observer for () {
 /// A training step set up to run, with its memory. Tensors are named by their ids in the program.
 pub struct Engine {
     pub(crate) layout: Layout,
-    threads: Threads,
+    pub(crate) threads: Arc<Threads>,
     /// Where the layout moves something. Ends before the arena does.
     pub(crate) channels: Option<Channels>,
     pub(crate) arena: Arena,
@@ -117,7 +117,7 @@ impl Engine {
         if needed > Bytes::ZERO && store.is_none() {
             return Err(EngineError::NoStore { needed });
         }
-        let threads = Threads::start(layout.threads())?;
+        let threads = Arc::new(Threads::start(layout.threads())?);
         let mut arena = Arena::new(size, &mut |bytes| ready(bytes, size))?;
         let base = arena.as_mut_ptr();
         // SAFETY: the arena is memory of its own that stays where it is until it is dropped, which
@@ -234,7 +234,7 @@ impl Engine {
             let operands = unsafe { Operands::new(base, reads, writes, scratch) };
             let origin = layout.run_of(node).expect("a run is a run of something");
             let origin = layout.program.node(origin);
-            let (threads, spill) = (&self.threads, self.spill.as_mut());
+            let (threads, spill) = (&*self.threads, self.spill.as_mut());
             let done = run_kernel(&layout.program, origin, operands, iteration, threads, spill);
             done.map_err(|source| EngineError::Kernel {
                 node: layout.graph.node(node).name.clone(),

@@ -97,7 +97,7 @@ impl Layout {
     ) -> Result<Layout, EngineError> {
         let operands = operands(program, &graph, origins, threads)?;
         let schedule = Schedule::plain(&graph);
-        let (blocks, live) = Blocks::new(&graph, &schedule, &homes(&graph, origins));
+        let (blocks, live) = Blocks::new(&graph, &schedule, &homes(program, &graph, origins));
         let placement = place(&blocks.all);
         let span = |block: usize| Span {
             offset: placement.offsets[block] as usize,
@@ -277,15 +277,15 @@ fn operands(
 }
 
 /// For each storage that is persistent at the end, the one that was at its place at the start.
-fn homes(graph: &Graph, origins: Origins<'_>) -> Vec<Option<StorageId>> {
-    let mut at_start = vec![None; graph.storages().len()];
+fn homes(program: &Program, graph: &Graph, origins: Origins<'_>) -> Vec<Option<StorageId>> {
+    let mut at_start = vec![None; program.tensors.len()];
     for s in graph.sources().filter(|&s| !is_token(graph, s)) {
         at_start[origins.storages[s.index()].index()] = Some(s);
     }
     let home = |s: StorageId| {
         let is_persistent = graph.storage(s).role.is_persistent();
-        let first = at_start.get(origins.storages[s.index()].index());
-        first.copied().flatten().filter(|&first| is_persistent && first != s)
+        let first = at_start[origins.storages[s.index()].index()];
+        first.filter(|&first| is_persistent && first != s)
     };
     graph.storage_ids().map(home).collect()
 }

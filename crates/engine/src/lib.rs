@@ -32,5 +32,5 @@ pub use layout::{Layout, Peak, lower};
 pub use moves::Direction;
 pub use placement::{Block, Placement, place};
 pub use spill::{Spill, SpillError};
-pub use store::{Backing, Caching, FileStore};
+pub use store::{Backing, Caching, FileStore, PageBuffer};
 pub use threads::{SharedMut, Threads};

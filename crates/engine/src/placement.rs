@@ -255,11 +255,19 @@ fn first_fit(blocks: &[Block], order: &[usize], limit: u64) -> Option<(Vec<u64>,
     Some((offsets, size))
 }
 
-/// A block that has its place.
+/// One life of a block that has its place.
 #[derive(Clone, Copy)]
 struct Placed {
     offset: u64,
-    block: Block,
+    end: u64,
+    from: u32,
+    until: u32,
+}
+
+impl Placed {
+    fn meets(&self, [start, end]: [u32; 2]) -> bool {
+        self.from < end && start < self.until
+    }
 }
 
 /// Blocks that have their places, ascending by offset.
@@ -284,8 +292,9 @@ impl Shelf {
 
     /// The windows in which `block` is live.
     fn windows(&self, block: &Block) -> std::ops::RangeInclusive<usize> {
-        let last = (block.end - 1) / WINDOW;
-        (block.start / WINDOW) as usize..=(last as usize).min(self.windows.len() - 1)
+        let end = self.windows.len() - 1;
+        let window = |step: u32| ((step / WINDOW) as usize).min(end);
+        window(block.start)..=window(block.end - 1)
     }
 
     /// The lowest offset, at least `floor`, at which `block` meets nothing.
@@ -296,26 +305,31 @@ impl Shelf {
             false => &self.all,
         };
         let mut offset = floor.next_multiple_of(block.align);
+        let whole = [block.start, block.end];
         for other in placed {
-            if !block.meets(&other.block) {
+            if !other.meets(whole) {
+                continue;
+            }
+            if block.gap.is_some() && !block.lives().any(|life| other.meets(life)) {
                 continue;
             }
             if other.offset >= offset + block.bytes {
                 break;
             }
-            let end = other.offset + other.block.bytes;
-            offset = offset.max(end.next_multiple_of(block.align));
+            offset = offset.max(other.end.next_multiple_of(block.align));
         }
         offset
     }
 
     fn put(&mut self, block: &Block, offset: u64) {
-        let placed = Placed { offset, block: *block };
-        let windows = self.windows(block);
-        let lists = self.windows[windows].iter_mut();
-        for list in lists.chain([&mut self.all]) {
-            let at = list.partition_point(|p| p.offset <= offset);
-            list.insert(at, placed);
+        for [from, until] in block.lives() {
+            let placed = Placed { offset, end: offset + block.bytes, from, until };
+            let windows = self.windows(&Block { start: from, end: until, gap: None, ..*block });
+            let lists = self.windows[windows].iter_mut();
+            for list in lists.chain([&mut self.all]) {
+                let at = list.partition_point(|p| p.offset <= offset);
+                list.insert(at, placed);
+            }
         }
     }
 }

@@ -59,7 +59,27 @@ const PAGE_BYTES: usize = PAGE as usize;
 /// A page of memory where direct input and output wants it.
 #[repr(C, align(4096))]
 #[derive(Clone)]
-pub(crate) struct Page(pub(crate) [u8; PAGE_BYTES]);
+struct Page([u8; PAGE_BYTES]);
+
+/// Memory that begins where direct input and output wants it.
+pub struct PageBuffer(Vec<Page>);
+
+impl PageBuffer {
+    /// At least so many zeroed bytes.
+    pub fn new(bytes: usize) -> PageBuffer {
+        PageBuffer(vec![Page([0; PAGE_BYTES]); bytes.div_ceil(PAGE_BYTES)])
+    }
+
+    /// Its first `bytes` bytes.
+    pub fn first(&mut self, bytes: usize) -> &mut [u8] {
+        // SAFETY: a page is an array of bytes, and pages follow each other without padding.
+        let all = unsafe {
+            let count = size_of_val(&self.0[..]);
+            std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast::<u8>(), count)
+        };
+        &mut all[..bytes]
+    }
+}
 
 impl FileStore {
     /// A store of `bytes` in `folder`.
@@ -299,15 +319,15 @@ mod tests {
         std::fs::create_dir(&folder).expect("a fresh folder");
         for caching in [Caching::Direct, Caching::Dropped] {
             let store = FileStore::with_caching(&folder, Bytes(1 << 20), caching).expect("room");
-            let mut memory = vec![Page([0; PAGE_BYTES]); 4];
+            let mut memory = PageBuffer::new(4 * PAGE_BYTES);
             let sizes = [64, 4096, 4160, 3 * 4096 + 64, 8192];
             for (slot, size) in sizes.into_iter().enumerate() {
-                let bytes = memory_of(&mut memory, size);
+                let bytes = memory.first(size);
                 bytes.fill(slot as u8 + 1);
                 store.write(slot as u64 * 4 * PAGE, bytes).expect("room");
             }
             for (slot, size) in sizes.into_iter().enumerate() {
-                let bytes = memory_of(&mut memory, size);
+                let bytes = memory.first(size);
                 store.read(slot as u64 * 4 * PAGE, bytes).expect("written");
                 assert!(bytes.iter().all(|&b| b == slot as u8 + 1), "{caching:?} {size}");
             }
@@ -319,13 +339,5 @@ mod tests {
         let text = missing.to_string();
         assert!(text.contains(&folder.display().to_string()), "{text}");
         assert!(text.contains("choose a folder"), "{text}");
-    }
-
-    fn memory_of(pages: &mut [Page], bytes: usize) -> &mut [u8] {
-        // SAFETY: a page is an array of bytes, and pages follow each other without padding.
-        let all = unsafe {
-            std::slice::from_raw_parts_mut(pages.as_mut_ptr().cast::<u8>(), size_of_val(pages))
-        };
-        &mut all[..bytes]
     }
 }

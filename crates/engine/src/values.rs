@@ -5,17 +5,21 @@
 //! [`PIECE`] bytes, so that nothing here needs room for a whole tensor unless its caller does.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use rekindle_graph::StorageId;
-use rekindle_program::{DType, Init};
+use rekindle_program::DType;
 
 use crate::layout::Home;
 use crate::moves::Direction;
-use crate::store::Page;
+use crate::store::PageBuffer;
 use crate::{Engine, EngineError};
 
 /// Enough for a disk's full speed, and nothing beside a model. A multiple of every element's size.
 const PIECE: usize = 1 << 20;
+
+/// As many numbers as a thread draws at a time; even, since they are drawn in pairs.
+const CHUNK: usize = 1 << 14;
 
 impl Engine {
     /// Gives every source its initial value again: weights from `seed`, the rest as declared.
@@ -27,6 +31,7 @@ impl Engine {
         if self.filled == Some(seed) {
             return Ok(());
         }
+        let threads = Arc::clone(&self.threads);
         for index in 0..self.layout.program.tensors.len() {
             let program = &self.layout.program;
             let (Some(init), Some(_)) = (&program.init[index], self.layout.between[index]) else {
@@ -35,7 +40,13 @@ impl Engine {
             let (init, dtype) = (init.clone(), program.tensors[index].dtype);
             let mut first = 0;
             self.write_pieces(StorageId::new(index), |piece| {
-                fill(&init, seed, index, first, dtype, piece);
+                match dtype {
+                    DType::F32 => threads.chunks_mut(cast_mut(piece), CHUNK, &|task, part| {
+                        init.fill_f32(seed, index, first + task * CHUNK, part);
+                    }),
+                    DType::I64 => init.fill_i64(first, cast_mut(piece)),
+                    DType::U8 => piece.fill(0),
+                }
                 first += piece.len() / dtype.size();
                 Ok::<(), EngineError>(())
             })?;
@@ -59,9 +70,9 @@ impl Engine {
             Home::Arena(span) => return each(&self.arena.bytes(span)[..bytes]),
             Home::Store(slot) => slot,
         };
-        let mut buffer = Buffer::new(bytes);
+        let mut buffer = PageBuffer::new(PIECE.min(bytes));
         for at in (0..bytes).step_by(PIECE) {
-            let piece = buffer.bytes(PIECE.min(bytes - at));
+            let piece = buffer.first(PIECE.min(bytes - at));
             let read = self.backing().read(slot + at as u64, piece);
             read.map_err(|error| self.store_failed(Direction::In, &error))?;
             each(piece)?;
@@ -87,9 +98,9 @@ impl Engine {
             Home::Arena(span) => return each(&mut self.arena.bytes_mut(span)[..bytes]),
             Home::Store(slot) => slot,
         };
-        let mut buffer = Buffer::new(bytes);
+        let mut buffer = PageBuffer::new(PIECE.min(bytes));
         for at in (0..bytes).step_by(PIECE) {
-            let piece = buffer.bytes(PIECE.min(bytes - at));
+            let piece = buffer.first(PIECE.min(bytes - at));
             each(piece)?;
             let written = self.backing().write(slot + at as u64, piece);
             written.map_err(|error| self.store_failed(Direction::Out, &error))?;
@@ -204,35 +215,6 @@ impl Engine {
 
     fn store_failed(&self, direction: Direction, error: &std::io::Error) -> EngineError {
         EngineError::store(self.backing(), direction, error)
-    }
-}
-
-/// What a tensor holds at the start, from element `first` on.
-fn fill(init: &Init, seed: u64, tensor: usize, first: usize, dtype: DType, piece: &mut [u8]) {
-    match dtype {
-        DType::F32 => init.fill_f32(seed, tensor, first, cast_mut(piece)),
-        DType::I64 => init.fill_i64(first, cast_mut(piece)),
-        DType::U8 => piece.fill(0),
-    }
-}
-
-/// A piece of a tensor, where direct input and output wants it.
-struct Buffer(Vec<Page>);
-
-impl Buffer {
-    /// For the pieces of a tensor of so many bytes.
-    fn new(bytes: usize) -> Buffer {
-        let pages = PIECE.min(bytes).div_ceil(size_of::<Page>());
-        Buffer(vec![Page([0; size_of::<Page>()]); pages])
-    }
-
-    fn bytes(&mut self, bytes: usize) -> &mut [u8] {
-        // SAFETY: a page is an array of bytes, and pages follow each other without padding.
-        let all = unsafe {
-            let count = size_of_val(&self.0[..]);
-            std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast::<u8>(), count)
-        };
-        &mut all[..bytes]
     }
 }
 

@@ -1,21 +1,18 @@
 //! Steps that move tensors to a store and back, by random plans: the bits of the plain step and the
 //! predicted peak, whatever the store does; and what happens when it fails.
 
-use std::io;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+mod shaken;
 
 use rekindle_engine::{
     Backing, Caching, Engine, EngineError, FileStore, Iteration, Layout, Store, lower,
 };
-use rekindle_graph::{Bytes, Graph, NodeId, Plan, Step, StorageId};
+use rekindle_graph::{Graph, NodeId, Plan, Step, StorageId};
 use rekindle_models::{Model, ModelOptions, Values, build, data};
 use rekindle_program::Optimizer;
-use rekindle_program::random::Stream;
 use rekindle_rewrite::rewrite;
 use rekindle_soak::random_moves;
 use rekindle_verify::verify_rewritten;
+use shaken::Shaken;
 
 /// One model of each family.
 const SMALL: &[&str] = &["mlp", "resnet18", "transformer-tiny", "bert-tiny", "gpt2-tiny"];
@@ -32,69 +29,6 @@ fn small(name: &str) -> Model {
     let options =
         ModelOptions { batch: 2, image_size: 32, sequence: 16, optimizer, ..Default::default() };
     build(name, &options).expect("the model builds")
-}
-
-/// A store in memory that takes its time: before it copies anything, and now and then in between.
-/// What is written too early or read too late is then seen to be wrong.
-struct Shaken {
-    bytes: Mutex<Vec<u8>>,
-    stream: Stream,
-    calls: AtomicU64,
-    /// After how many calls it fails.
-    fails_after: u64,
-}
-
-impl Shaken {
-    fn new(size: Bytes, seed: u64, fails_after: u64) -> Shaken {
-        Shaken {
-            bytes: Mutex::new(vec![0xAB; size.get() as usize]),
-            stream: Stream::new(seed),
-            calls: AtomicU64::new(0),
-            fails_after,
-        }
-    }
-
-    /// Copies `count` pieces one by one.
-    fn shake(&self, count: usize, mut copy: impl FnMut(&mut [u8], usize)) -> io::Result<()> {
-        let call = self.calls.fetch_add(1, Ordering::Relaxed);
-        if call >= self.fails_after {
-            return Err(io::Error::from(io::ErrorKind::StorageFull));
-        }
-        for piece in 0..count {
-            let drawn = self.stream.branch(call).unit(piece as u64);
-            if drawn < 0.2 {
-                std::thread::sleep(Duration::from_micros((drawn * 2000.0) as u64));
-            }
-            copy(&mut self.bytes.lock().expect("nobody panics"), piece);
-        }
-        Ok(())
-    }
-}
-
-/// Small enough that most tensors have several.
-const PIECE: usize = 16 << 10;
-
-impl Backing for Shaken {
-    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let pieces: Vec<&[u8]> = bytes.chunks(PIECE).collect();
-        self.shake(pieces.len(), |all, piece| {
-            let at = offset as usize + piece * PIECE;
-            all[at..at + pieces[piece].len()].copy_from_slice(pieces[piece]);
-        })
-    }
-
-    fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
-        let mut pieces: Vec<&mut [u8]> = bytes.chunks_mut(PIECE).collect();
-        self.shake(pieces.len(), |all, piece| {
-            let at = offset as usize + piece * PIECE;
-            let into = &mut *pieces[piece];
-            into.copy_from_slice(&all[at..at + into.len()]);
-        })
-    }
-
-    fn name(&self) -> String {
-        "the shaken store".into()
-    }
 }
 
 fn write_inputs(engine: &mut Engine, model: &Model) {

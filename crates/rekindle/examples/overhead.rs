@@ -168,7 +168,7 @@ impl Bench {
         for &strategy in &strategies[1..] {
             answers.push(self.plan(strategy, budget)?);
         }
-        let mut plain = self.run(set_up(&self.plain, SEED, &mut |_| {})?)?;
+        let mut plain = self.run(set_up(&self.plain, SEED, None, &mut |_| {})?)?;
         let mut runs = Vec::new();
         let predicted = |answer: &Answer| Some(answer.fitted.as_ref().ok()?.planned.overhead());
         let most = predicted(&answers[0]).unwrap_or(f64::INFINITY) + DOUBT;

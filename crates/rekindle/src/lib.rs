@@ -65,7 +65,9 @@ mod trainer;
 
 pub use checkpoint::check_checkpoint;
 pub use error::Error;
-pub use fit::{FitOptions, Fitted, fit, fit_profiled, plain, set_up, smallest};
+pub use fit::{
+    FitOptions, Fitted, Offload, fit, fit_profiled, plain, set_up, smallest, with_store,
+};
 pub use max_batch::{
     BatchWatch, LARGEST, MaxBatch, MaxBatchOptions, PlainBatch, Refusal, max_batch,
 };

@@ -92,7 +92,7 @@ pub(crate) fn fit(
 /// Sets up a step, with a bar.
 pub(crate) fn engine(layout: &Layout, seed: u64) -> Result<Engine, EngineError> {
     let mut meter = Meter::new(None);
-    rekindle::set_up(layout, seed, &mut |preparing| meter.prepare(preparing, ""))
+    rekindle::set_up(layout, seed, None, &mut |preparing| meter.prepare(preparing, ""))
 }
 
 /// Compares every number of the planned step with the plain one's; `start` prepares each of the
