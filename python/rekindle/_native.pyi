@@ -122,6 +122,8 @@ class Graph:
         """Equal for graphs that are the same, times and their own names aside."""
     def with_times(self, times: Sequence[float]) -> Graph:
         """A copy in which node `n` takes `times[n]` microseconds."""
+    def with_workspaces(self, bytes: Sequence[int]) -> Graph:
+        """A copy in which node `n` takes `bytes[n]` of scratch while it runs."""
     def with_workspace(self, node: int, bytes: int) -> Graph:
         """A copy in which one node has so many bytes of scratch."""
     @property
@@ -234,6 +236,10 @@ class Plan:
         """What becomes of each activation of `graph`, ascending by storage."""
     def timeline(self, graph: Graph) -> list[int]:
         """The highest bytes during each run, in order."""
+    def carried_over(self, graph: Graph, budget: int) -> Plan:
+        """The same steps as a plan of another graph with the same nodes, which may have other sizes
+        and times, in `budget` bytes.
+        """
     def transfers(self, graph: Graph) -> Transfers | None:
         """What goes to the store and back; None if nothing does."""
     def bytes_by_role(self, graph: Graph) -> list[tuple[str, int]]:

@@ -4,7 +4,6 @@ need no PyTorch.
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 
@@ -42,13 +41,17 @@ def plan(
 
 
 def smallest(
-    graph: _native.Graph, *, strategy: str = "search", effort: int | None = None
+    graph: _native.Graph,
+    *,
+    strategy: str = "search",
+    effort: int | None = None,
+    store: str | None = None,
 ) -> _native.Plan:
     """The plan with the smallest peak that the strategy knows how to reach. Its peak is a budget
     that `plan` and `compile` accept, whatever times are measured.
     """
-    plan = _native.smallest(untimed(graph), strategy=strategy, effort=effort)
-    return carried_over(plan, graph, plan.peak)
+    plan = _native.smallest(untimed(graph), strategy=strategy, effort=effort, store=store)
+    return plan.carried_over(graph, plan.peak)
 
 
 def plan_with(settings: Settings, graph: _native.Graph, budget: int) -> _native.Plan:
@@ -61,28 +64,12 @@ def plan_with(settings: Settings, graph: _native.Graph, budget: int) -> _native.
     try:
         return _plan_once(settings, graph, budget)
     except InfeasibleBudget:
-        return carried_over(_plan_once(settings, untimed(graph), budget), graph, budget)
+        return _plan_once(settings, untimed(graph), budget).carried_over(graph, budget)
 
 
 def untimed(graph: _native.Graph) -> _native.Graph:
     """The graph with the same time for every node that runs."""
     return graph.with_times([0.0 if node.phase == "input" else 1.0 for node in graph.nodes])
-
-
-def carried_over(plan: _native.Plan, graph: _native.Graph, budget: int) -> _native.Plan:
-    """The steps of a plan as one of another graph with the same nodes, which may have other sizes
-    and times. An `InvalidInput` error if it is none in so many bytes.
-    """
-    times = [node.time for node in graph.nodes]
-    steps = json.loads(plan.to_json()) | {"graph": graph.name, "graph_digest": graph.digest}
-    time_us = sum(times[number] for kind, number in plan.steps() if kind == "run")
-    peak = max(plan.timeline(graph), default=graph.peak)
-    steps |= {"budget_bytes": budget, "peak_bytes": peak, "time_us": time_us}
-    carried = _native.Plan.from_json(json.dumps(steps))
-    violations = _native.verify(graph, carried)
-    if violations:
-        raise InvalidInput("; ".join(violations))
-    return carried
 
 
 def _plan_once(settings: Settings, graph: _native.Graph, budget: int) -> _native.Plan:

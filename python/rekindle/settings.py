@@ -32,8 +32,8 @@ class Settings:
     strategy: str = "search"
     effort: int | None = None
     time_limit: float | None = None
-    store: str | None = None
     differentiated: Differentiated = "loss"
+    store: str | None = None
 
     def __post_init__(self) -> None:
         _check_budget(self.budget)

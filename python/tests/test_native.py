@@ -204,7 +204,9 @@ class Stores(unittest.TestCase):
         self.assertEqual(rekindle.verify(graph, moving), [])
         self.assertLess(moving.time, alone.time)
         self.assertEqual(moving.store, fast)
-        self.assertLessEqual(rekindle.smallest(graph, store=fast).peak, rekindle.smallest(graph).peak)
+        self.assertLessEqual(
+            rekindle.smallest(graph, store=fast).peak, rekindle.smallest(graph).peak
+        )
 
     def test_a_frontier_goes_down_from_the_plain_peak(self) -> None:
         graph = chain()

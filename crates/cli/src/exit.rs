@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use rekindle_allocator::ReserveError;
 use rekindle_analysis::TableError;
 use rekindle_engine::{EngineError, KernelError, SpillError};
 use rekindle_graph::FileError;
@@ -117,13 +118,23 @@ pub(crate) fn code(error: &anyhow::Error) -> ExitCode {
             Some(_) => return Some(BAD_FILE),
             None => {}
         }
-        match cause.downcast_ref::<PlanError>() {
-            Some(PlanError::Infeasible(_)) => Some(INFEASIBLE),
-            Some(PlanError::Rejected { .. }) => Some(VIOLATION),
-            Some(PlanError::Stopped { .. }) | None => None,
+        match cause.downcast_ref::<ReserveError>() {
+            Some(ReserveError::DoesNotFit { .. }) => return Some(INFEASIBLE),
+            Some(ReserveError::Plan(error)) => return of_plan(error),
+            None => {}
         }
+        cause.downcast_ref::<PlanError>().and_then(of_plan)
     });
     ExitCode::from(code.unwrap_or(FAILURE))
+}
+
+/// The code for what goes wrong in planning.
+fn of_plan(error: &PlanError) -> Option<u8> {
+    match error {
+        PlanError::Infeasible(_) => Some(INFEASIBLE),
+        PlanError::Rejected { .. } => Some(VIOLATION),
+        PlanError::Stopped { .. } => None,
+    }
 }
 
 /// The code for what goes wrong between a model and its training.

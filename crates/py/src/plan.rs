@@ -121,6 +121,15 @@ impl Plan {
         Ok(runs(&self.plan.schedule, &timeline))
     }
 
+    /// The same steps as a plan of another graph with the same nodes, which may have other sizes
+    /// and times, in `budget` bytes.
+    fn carried_over(&self, py: Python<'_>, graph: &Graph, budget: u64) -> PyResult<Plan> {
+        let plan = self.plan.carried_over(&graph.graph, Bytes(budget));
+        let plan = plan.map_err(|error| invalid(py, error))?;
+        rekindle_verify::verify(&graph.graph, &plan).map_err(|found| invalid(py, found))?;
+        Ok(Plan { plan, lower_bound: None, status: None })
+    }
+
     /// What goes to the store and back; `None` if nothing does.
     fn transfers(&self, py: Python<'_>, graph: &Graph) -> PyResult<Option<Transfers>> {
         let found = transfers(&graph.graph, &self.plan.schedule);

@@ -15,7 +15,15 @@ import torch
 from torch import fx
 
 from rekindle.errors import RekindleError, UnsupportedGraph
-from rekindle.torch.interfaces import BackendCompilerFailed, aot_autograd, reset_dynamo
+from rekindle.torch.eager_route import Route
+from rekindle.torch.interfaces import (
+    BackendCompilerFailed,
+    Unsupported,
+    aot_autograd,
+    eager_dispatch,
+    functorch_config,
+    reset_dynamo,
+)
 from rekindle.torch.joint import Joint
 
 Batch = torch.Tensor | Sequence[Any] | Mapping[str, Any]
@@ -40,13 +48,13 @@ def capture(model: torch.nn.Module, inputs: Batch) -> Joint:
             "nothing in this call needs a gradient, so there is no training step in it"
         )
 
-    backend = aot_autograd(
-        fw_compiler=never, bw_compiler=never, inference_compiler=never, partition_fn=stop
+    backend = traced_as_eager(
+        aot_autograd(
+            fw_compiler=never, bw_compiler=never, inference_compiler=never, partition_fn=stop
+        )
     )
-    args, kwargs = arguments_of(inputs)
-    reset_dynamo()
     try:
-        torch.compile(model, backend=backend, dynamic=False, fullgraph=True)(*args, **kwargs)
+        _run_whole(model, backend, *arguments_of(inputs))
     except BackendCompilerFailed as failure:
         if isinstance(failure.inner_exception, _Captured):
             return failure.inner_exception.joint
@@ -56,6 +64,36 @@ def capture(model: torch.nn.Module, inputs: Batch) -> Joint:
     finally:
         reset_dynamo()
     raise UnsupportedGraph("the model ran without being captured: is torch.compile disabled?")
+
+
+def _run_whole(
+    model: torch.nn.Module, backend: Callable[..., Any], args: Any, kwargs: dict[str, Any]
+) -> None:
+    """Runs the model with a backend, as one graph, on eager's way through it."""
+    route = Route()
+    while True:
+        reset_dynamo()
+        try:
+            with route.taken():
+                torch.compile(model, backend=backend, dynamic=False, fullgraph=True)(
+                    *args, **kwargs
+                )
+            return
+        except Unsupported as end:
+            if not route.change(str(end)):
+                raise
+
+
+def traced_as_eager(compiler: Callable[..., Any]) -> Callable[..., Any]:
+    """A backend whose graphs have the operations that eager runs: they fall apart as in eager, and
+    the backward is traced without autocast, as it runs when it is called outside of it.
+    """
+
+    def compile(*args: Any, **kwargs: Any) -> Any:
+        with eager_dispatch(), functorch_config.patch(backward_pass_autocast="off"):
+            return compiler(*args, **kwargs)
+
+    return compile
 
 
 def arguments_of(inputs: Batch) -> tuple[tuple[Any, ...], dict[str, Any]]:

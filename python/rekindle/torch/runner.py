@@ -20,10 +20,13 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from rekindle.errors import OverBudget, RekindleError, Unplanned, UnplannedPart, WrongInput
+from rekindle.torch.eager_check import EagerCheck
+from rekindle.torch.eager_route import Route
 from rekindle.torch.held import gradient_bytes, resident_bytes, storage_bytes
 from rekindle.torch.interfaces import (
     BackendCompilerFailed,
     TorchRuntimeError,
+    Unsupported,
     dynamo_config,
     has_backward_hook,
     pytree,
@@ -40,11 +43,32 @@ class Compiled:
     """A module, compiled for arguments of some shapes."""
 
     def __init__(self, module: torch.nn.Module, session: Session, *, is_parallel: bool) -> None:
-        # What runs a module in parallel is not to be looked into.
-        function = module.forward if is_parallel else _function_of_its_own(module)
-        self.run = torch.compile(function, backend=session.backend(), dynamic=False)
+        self.module, self.session, self.is_parallel = module, session, is_parallel
+        self.route = Route()
+        self.is_whole = not (is_parallel or is_sharded(module))
+        """Whether the step is one graph, as far as is known."""
+        self.function = self._compile()
         self.numbers: set[int] = set()
         """The graphs that were captured."""
+
+    def _compile(self) -> Callable[..., Any]:
+        # What runs a module in parallel is not to be looked into.
+        function = self.module.forward if self.is_parallel else _function_of_its_own(self.module)
+        backend = self.session.backend()
+        return torch.compile(function, backend=backend, dynamic=False, fullgraph=self.is_whole)
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the module, on the way through it on which it is one graph if there is one."""
+        while True:
+            try:
+                with self.route.taken():
+                    return self.function(*args, **kwargs)
+            except Unsupported as end:
+                if not self.is_whole:
+                    raise
+                # Nothing has run yet: a whole graph is captured before it runs.
+                self.is_whole = self.route.change(str(end))
+                self.function = self._compile()
 
 
 def _function_of_its_own(module: torch.nn.Module) -> Callable[..., Any]:
@@ -92,11 +116,15 @@ class Runner:
                 OverBudget,
                 stacklevel=2,
             )
+        is_alone = not (self.is_parallel or is_sharded(self.module))
+        check = EagerCheck(self.module) if session.check and is_alone else None
         compiled = self._compiled_for((session.call.gradients, *map(_described, leaves)))
         result = self._call(compiled, args, kwargs)
         compiled.numbers.update(session.call.captured)
         session.end()
         self._complain()
+        if check is not None and session.call.captured:
+            check.compare(args, kwargs, result)
         return result
 
     def _compiled_for(self, key: Hashable) -> Compiled:

@@ -31,6 +31,7 @@ from torch import fx
 
 from rekindle.errors import LiveGradients, OverBudget, RekindleError, SplitStep
 from rekindle.settings import Settings
+from rekindle.torch.capture import traced_as_eager
 from rekindle.torch.execute import Boxed, boxed
 from rekindle.torch.halves import Halves
 from rekindle.torch.held import Outstanding, gradient_bytes, state_bytes, unread
@@ -377,7 +378,7 @@ class Session:
             run = capture(module, inputs)
             return refusing(run, unread) if unread else run
 
-        return compiler
+        return compiler if self.inductor else traced_as_eager(compiler)
 
     def _cut_off(self, module: fx.GraphModule) -> list[int]:
         """Takes what nobody differentiates out of a graph that ends a call; gives the positions of
