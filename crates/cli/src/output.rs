@@ -157,7 +157,8 @@ pub(crate) fn make_folder(folder: &Path) -> anyhow::Result<()> {
     try_to_write(&folder.join("file"))
 }
 
-fn try_to_write(path: &Path) -> anyhow::Result<()> {
+/// Refuses a file that cannot be written.
+pub(crate) fn try_to_write(path: &Path) -> anyhow::Result<()> {
     Ok(check_writable(path).map_err(|source| FileError::Write { path: path.to_owned(), source })?)
 }
 

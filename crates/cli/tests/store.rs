@@ -201,3 +201,38 @@ fn a_name_never_breaks_a_line() {
     stays_on_its_line(&ran.err);
     ran.fails(5, &["bad.json", "reads storage 99"]);
 }
+
+#[test]
+fn a_folder_that_cannot_take_tensors_is_refused_before_anything_runs() {
+    let folder = folder("offload-refused");
+    for verb in ["run mlp --budget 90%", "compare mlp", "max-batch mlp --budget 1GiB", "demo"] {
+        folder.fails(&format!("{verb} --offload gone"), 2, &["gone", "no such folder; make it"]);
+        folder.fails(&format!("{verb} --offload g.json"), 2, &["g.json", "it is no folder"]);
+        let line = format!("{verb} --offload . --offload-limit 900000TiB");
+        folder.fails(&line, 2, &["free; make room there, lower --offload-limit, or name"]);
+        folder.fails(&format!("{verb} --offload-limit 1GiB"), 2, &["--offload"]);
+        let line = format!("{verb} --offload . --offload-limit 50%");
+        folder.fails(&line, 2, &["--offload-limit", "in bytes, such as 40GiB"]);
+    }
+    if std::path::Path::new("/proc/self").exists() {
+        folder.fails("run mlp --budget 90% --offload /proc", 5, &["/proc"]);
+    }
+    folder.fails("run mlp --offload .", 2, &["the plain step moves nothing", "--budget"]);
+    assert_eq!(folder.files(), ["g.json", "p.json"]);
+}
+
+#[test]
+fn a_step_trains_with_a_folder_and_leaves_nothing_in_it() {
+    let folder = Folder::new("offload-run");
+    std::fs::create_dir(folder.0.join("disk")).expect("writable");
+    let step = "transformer-tiny --batch-size 8 --effort 0";
+    let line = format!("run {step} --budget 70% --steps 2 --check --offload disk");
+    let said = folder.works(&line);
+    has(&said, &["store", "disk: ", " out, ", "(measured in", "every bit is the plain step's"]);
+    assert_eq!(folder.files_in("disk"), [""; 0]);
+    let told = folder.json(&format!("{line} --offload-limit 1GiB --trace t.json --json --quiet"));
+    let steps = told["steps"].as_array().expect("a list");
+    for step in steps {
+        assert_eq!(step["measured_peak_bytes"], step["predicted_peak_bytes"]);
+    }
+}

@@ -159,14 +159,17 @@ fn scaled(name: &str, text: &str, units: &[(&str, f64)], known: &str) -> Result<
     }
 }
 
-/// The shortest text among `units` that is read as the same value. The first unit always gives one.
+/// The text among `units` that is read as the same value and that a person would write: with a
+/// number from 1 to 1000 if there is one, and short. The first unit always gives a text.
 fn text_of(value: f64, units: &[(&str, f64)]) -> String {
     let texts = units.iter().filter_map(|(unit, factor)| {
         let number = value / factor;
         let is_same = (number * factor).to_bits() == value.to_bits();
-        is_same.then(|| format!("{number}{unit}"))
+        let is_odd = !(1.0..1000.0).contains(&number);
+        is_same.then(|| (is_odd, format!("{number}{unit}")))
     });
-    texts.min_by_key(|text| text.chars().count()).expect("the first unit has the factor one")
+    let best = texts.min_by_key(|(is_odd, text)| (*is_odd, text.chars().count()));
+    best.expect("the first unit has the factor one").1
 }
 
 impl fmt::Display for Store {

@@ -7,6 +7,7 @@ mod frontier;
 mod max_batch;
 mod models;
 mod numeric;
+mod offload;
 mod pair;
 mod plan;
 mod plan_profile;

@@ -12,7 +12,7 @@ use rekindle::{Error, Fitted, Trainer, side_by_side};
 use rekindle_engine::{Engine, EngineError, Layout, Peak};
 use rekindle_models::Model;
 
-use super::stages::engine;
+use super::stages::{engine, planned_engine};
 use crate::exit::is_out_of_memory;
 use crate::progress::Bar;
 
@@ -83,7 +83,7 @@ pub(crate) fn measure(
     steps: usize,
     seed: u64,
 ) -> Result<Pair, Error> {
-    let mut planned = Run::new(model, engine(&fitted.layout, seed)?, seed)?;
+    let mut planned = Run::new(model, planned_engine(fitted)?, seed)?;
     match engine(plain, seed) {
         Ok(engine) => {
             let mut plain = Run::new(model, engine, seed)?;
