@@ -10,6 +10,7 @@ from typing import Any
 from torch import fx
 
 from rekindle.errors import OverBudget, RetainedGraph
+from rekindle.torch.autocast import BackwardAutocast
 from rekindle.torch.bit_check import BitCheck
 from rekindle.torch.execute import Boxed, boxed
 from rekindle.torch.interfaces import keeps_graph, mark_boxed
@@ -21,11 +22,18 @@ class Halves:
     """A captured graph, and how its two modules run."""
 
     def __init__(
-        self, number: int, planned: PlannedGraph, *, check: bool = False, inductor: bool = False
+        self,
+        number: int,
+        planned: PlannedGraph,
+        autocast: BackwardAutocast,
+        *,
+        check: bool = False,
+        inductor: bool = False,
     ) -> None:
         self.number = number
         """Which of the session's graphs it is."""
         self.planned = planned
+        self.autocast = autocast
         self.inductor = inductor
         self._watch: BitCheck | Meter | None = None
         if check:
@@ -46,7 +54,8 @@ class Halves:
 
         def call(arguments: list[Any]) -> Any:
             _refuse_retained_graph()
-            return run(arguments)
+            with self.autocast.around():
+                return run(arguments)
 
         return mark_boxed(call)
 

@@ -105,7 +105,7 @@ class Runner:
         if not (torch.is_grad_enabled() and any(_needs_gradient(value) for value in values)):
             return self.module.forward(*args, **kwargs)
         session = self.session
-        if session.plan_together():
+        if session.plan_together() or session.autocast.is_to_be_captured_anew():
             self.compiled.clear()
         waiting = session.begin(gradient_bytes(values))
         if waiting:
@@ -123,6 +123,8 @@ class Runner:
         compiled.numbers.update(session.call.captured)
         session.end()
         self._complain()
+        session.autocast.watch(result)
+        session.told_compiled.update(compiled.route.told_compiled())
         if check is not None and session.call.captured:
             check.compare(args, kwargs, result)
         return result

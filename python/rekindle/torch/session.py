@@ -31,6 +31,7 @@ from torch import fx
 
 from rekindle.errors import LiveGradients, OverBudget, RekindleError, SplitStep
 from rekindle.settings import Settings
+from rekindle.torch.autocast import BackwardAutocast
 from rekindle.torch.capture import traced_as_eager
 from rekindle.torch.execute import Boxed, boxed
 from rekindle.torch.halves import Halves
@@ -132,6 +133,9 @@ class Session:
         self.failure: RekindleError | None = None
         """Why the state is FAILED."""
         self.call = Call()
+        self.autocast = BackwardAutocast()
+        self.told_compiled: set[str] = set()
+        """Where the model's Python is told that it is compiled."""
         self.largest_budget = 0
         """The bytes that the largest step so far may use."""
         self.resident: Callable[[], tuple[int, int]] = lambda: (0, 0)
@@ -284,7 +288,7 @@ class Session:
         planned = self._plan(number, joint, lowered)
         self._collected[number] = self._running[number] = planned
         self.call.captured.append(number)
-        halves = Halves(number, planned, check=self.check, inductor=self.inductor)
+        halves = Halves(number, planned, self.autocast, check=self.check, inductor=self.inductor)
         capture = next(self._capture_numbers)
         self._captures[capture] = halves
         forward, backward = planned.modules.forward, planned.modules.backward
@@ -378,7 +382,7 @@ class Session:
             run = capture(module, inputs)
             return refusing(run, unread) if unread else run
 
-        return compiler if self.inductor else traced_as_eager(compiler)
+        return compiler if self.inductor else traced_as_eager(compiler, self.autocast)
 
     def _cut_off(self, module: fx.GraphModule) -> list[int]:
         """Takes what nobody differentiates out of a graph that ends a call; gives the positions of
