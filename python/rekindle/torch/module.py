@@ -273,6 +273,6 @@ class _Forward:
         planned._rekindle.replaced = None
 
 
-@torch.compiler.disable(reason="a planned module is compiled by Rekindle")
+@torch.compiler.disable(reason="a planned module is compiled by Rekindle")  # type: ignore[untyped-decorator]
 def _run_uncompiled(runner: Runner, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return runner.run(args, kwargs)
