@@ -119,6 +119,8 @@ class Graph:
         """Equal for graphs that are the same, times and their own names aside."""
     def with_times(self, times: Sequence[float]) -> Graph:
         """A copy in which node `n` takes `times[n]` microseconds."""
+    def with_workspaces(self, bytes: Sequence[int]) -> Graph:
+        """A copy in which node `n` takes `bytes[n]` of scratch while it runs."""
     def with_workspace(self, node: int, bytes: int) -> Graph:
         """A copy in which one node has so many bytes of scratch."""
     @property

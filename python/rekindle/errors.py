@@ -16,6 +16,7 @@ __all__ = [
     "NotDifferentiated",
     "OverBudget",
     "PlanningStopped",
+    "RankMissing",
     "RanksDiffer",
     "RekindleError",
     "RetainedGraph",
@@ -116,6 +117,10 @@ class RetainedGraph(RekindleError):
 
 class RanksDiffer(RekindleError):
     """The processes of one training run hold different graphs, so that no plan suits all."""
+
+
+class RankMissing(RekindleError):
+    """A process of the training run has not come to where all decide together."""
 
 
 class OverBudget(UserWarning):

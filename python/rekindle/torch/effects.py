@@ -35,12 +35,17 @@ COLLECTIVES = {
 """Namespaces of operations that talk to other processes: each must run as often on every rank."""
 
 
+def is_collective(node: fx.Node) -> bool:
+    """Whether it talks to other processes."""
+    return is_operation(node.target) and node.target.namespace in COLLECTIVES
+
+
 def effect_of(node: fx.Node) -> Effect:
     """Whether a node may run again. What is not known to be harmless runs once."""
     target = node.target
     if not is_operation(target):
         return Effect.ONCE
-    if overwrites(node) or target.namespace in COLLECTIVES:
+    if overwrites(node) or is_collective(node):
         return Effect.ONCE
     if torch.Tag.nondeterministic_seeded in target.tags and draws(node):
         return Effect.RANDOM
@@ -86,6 +91,17 @@ def unread(node: fx.Node) -> tuple[int, ...]:
     return ()
 
 
+def passed_on(node: fx.Node) -> list[fx.Node]:
+    """The running statistics that a batch norm takes from an earlier one of the same layer.
+
+    Its first run, which updates them, reads them; no later run does.
+    """
+    if node.target is not BATCH_NORM:
+        return []
+    values = [node.args[position] for position in unread(node)]
+    return [value for value in values if isinstance(value, fx.Node) and value.op != "placeholder"]
+
+
 def again(node: fx.Node) -> tuple[Any, tuple[Any, ...], int | None]:
     """How a node runs again in the backward: operation, arguments, and how many of its results
     there are (None: all).
@@ -95,7 +111,7 @@ def again(node: fx.Node) -> tuple[Any, tuple[Any, ...], int | None]:
     if node.target is BATCH_NORM and node.args[5]:
         source, weight, bias, _, _, training, momentum, epsilon = node.args
         return BATCH_NORM_AGAIN, (source, weight, bias, training, momentum, epsilon), 3
-    return node.target, node.args, None
+    return node.target, without_unread(node), None
 
 
 def without_unread(node: fx.Node) -> tuple[Any, ...]:

@@ -31,6 +31,7 @@ NEEDED: tuple[Interface, ...] = (
     ("accumulated_recompile_limit", "torch._dynamo.config"),
     ("skip_nnmodule_hook_guards", "torch._dynamo.config"),
     ("activation_memory_budget", "torch._functorch.config"),
+    ("backward_pass_autocast", "torch._functorch.config"),
     ("detect_fake_mode", "torch._guards"),
     ("OpOverload", "torch._ops"),
     ("unset_fake_temporarily", "torch._subclasses.fake_tensor"),
@@ -46,6 +47,10 @@ NEEDED: tuple[Interface, ...] = (
     ("_backward_pre_hooks", "torch.nn.Module"),
     ("_opname", "torch.ops.aten.clone.default"),
     ("_schema", "torch.ops.aten.clone.default"),
+    ("queue_callback", "torch.autograd.Variable._execution_engine"),
+    ("DispatchKey", "torch._C"),
+    ("py_kernels", "torch.ops.aten.dropout.default"),
+    ("_dispatch_cache", "torch.ops.aten.dropout.default"),
     ("_native_batch_norm_legit_functional", "torch.ops.aten"),
     ("_native_batch_norm_legit", "torch.ops.aten"),
 )
@@ -56,6 +61,9 @@ NEEDED_FOR_INDUCTOR: tuple[Interface, ...] = (
     ("run_and_save_rng_state", "torch._prims.rng_prims"),
     ("run_with_rng_state", "torch._prims.rng_prims"),
     ("has_triton", "torch.utils._triton"),
+)
+NEEDED_FOR_RANKS: tuple[Interface, ...] = (
+    ("_get_default_store", "torch.distributed.distributed_c10d"),
 )
 
 
@@ -205,6 +213,58 @@ def is_profiled() -> bool:
 def has_backward_hook(module: torch.nn.Module) -> bool:
     """Whether a module has a hook with which Dynamo leaves a call to eager."""
     return bool(module._backward_hooks or module._backward_pre_hooks)
+
+
+def when_backward_ends(call: Callable[[], None]) -> None:
+    """Has a function called when the backward that runs now is over."""
+    torch.autograd.Variable._execution_engine.queue_callback(call)
+
+
+def default_store() -> Any:
+    """Where the ranks of the default group met: what one sets, the others can wait for and get."""
+    require(NEEDED_FOR_RANKS)
+    return _find("torch.distributed.distributed_c10d")._get_default_store()
+
+
+TRACED_APART = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
+"""Under these keys PyTorch registers, in Python, how operations fall apart while they are traced."""
+TRACED_ONLY = ("batch_norm", "one_hot", "tensor_split")
+"""In the names of operations that keep their traced form, which computes the same: eager's updates
+arguments that its schema does not name, or looks at values that are not there while it is traced.
+"""
+
+
+@contextmanager
+def eager_dispatch() -> Iterator[None]:
+    """While a step is traced in this scope, its operations fall apart as they do in eager.
+
+    Tracing has forms of its own for some operations (dropout, interpolation, recurrent layers, …),
+    which round differently. They are put away, so that PyTorch finds eager's.
+    """
+    put_away: list[tuple[Any, Any, Any]] = []
+    for operation in _operations():
+        for key in TRACED_APART:
+            if key in operation.py_kernels and not _is_traced_only(operation):
+                put_away.append((operation, key, operation.py_kernels.pop(key)))
+                operation._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for operation, key, kernel in put_away:
+            operation.py_kernels[key] = kernel
+            operation._dispatch_cache.clear()
+
+
+def _is_traced_only(operation: Any) -> bool:
+    return any(part in operation._opname for part in TRACED_ONLY)
+
+
+def _operations() -> Iterator[Any]:
+    """Every operation of PyTorch's that has been looked at, in a fixed order."""
+    for name in sorted(torch.ops.aten):
+        packet = getattr(torch.ops.aten, name)
+        for overload in packet.overloads():
+            yield getattr(packet, overload)
 
 
 def inductor() -> types.SimpleNamespace:

@@ -199,7 +199,8 @@ def timed(joint: Joint, lowered: Lowered, settings: Settings) -> tuple[_native.G
     timing = time_nodes(joint, settings.profile)
     known = timing.microseconds
     times = [known.get(node, 0.0) if node is not None else 0.0 for node in lowered.nodes]
-    return lowered.graph.with_times(times), timing.guessed
+    scratch = [timing.scratch.get(node, 0) if node is not None else 0 for node in lowered.nodes]
+    return lowered.graph.with_times(times).with_workspaces(scratch), timing.guessed
 
 
 def _about(joint: Joint, lowered: Lowered, settings: Settings) -> dict[str, object]:
@@ -245,7 +246,8 @@ def _from_disk(key: str, lowered: Lowered, settings: Settings) -> TimedPlan | No
 
 def _refuse_another(stored: TimedPlan, lowered: Lowered, settings: Settings) -> None:
     """A stored plan must be one for this graph, times aside, and this budget; and it must hold."""
-    if stored.graph.digest != lowered.graph.digest:
+    without_scratch = stored.graph.with_workspaces([0] * len(stored.graph))
+    if without_scratch.digest != lowered.graph.digest:
         raise InvalidInput("it is of another graph")
     wanted = settings.bytes_for(stored.graph.peak)
     if stored.plan.budget != wanted:

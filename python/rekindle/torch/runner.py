@@ -20,6 +20,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from rekindle.errors import OverBudget, RekindleError, Unplanned, UnplannedPart, WrongInput
+from rekindle.torch.eager_check import EagerCheck
 from rekindle.torch.held import gradient_bytes, resident_bytes, storage_bytes
 from rekindle.torch.interfaces import (
     BackendCompilerFailed,
@@ -92,11 +93,15 @@ class Runner:
                 OverBudget,
                 stacklevel=2,
             )
+        is_alone = not (self.is_parallel or is_sharded(self.module))
+        check = EagerCheck(self.module) if session.check and is_alone else None
         compiled = self._compiled_for((session.call.gradients, *map(_described, leaves)))
         result = self._call(compiled, args, kwargs)
         compiled.numbers.update(session.call.captured)
         session.end()
         self._complain()
+        if check is not None and session.call.captured:
+            check.compare(args, kwargs, result)
         return result
 
     def _compiled_for(self, key: Hashable) -> Compiled:

@@ -31,6 +31,7 @@ from torch import fx
 
 from rekindle.errors import LiveGradients, OverBudget, RekindleError, SplitStep
 from rekindle.settings import Settings
+from rekindle.torch.capture import traced_as_eager
 from rekindle.torch.execute import Boxed, boxed
 from rekindle.torch.halves import Halves
 from rekindle.torch.held import Outstanding, gradient_bytes, state_bytes, unread
@@ -198,12 +199,15 @@ class Session:
                 del known[number]
         self._numbers = {key: n for key, n in self._numbers.items() if n not in gone}
 
-    def allowed(self, plain_peak: int) -> int:
+    def _allowed(self, plain_peak: int) -> int:
         """The budget in bytes, for a step whose plain peak is known. A share is one of the largest
         step so far.
         """
-        self.largest_budget = max(self.largest_budget, self.settings.bytes_for(plain_peak))
+        self.largest_budget = self._settings_now().bytes_for(plain_peak)
         return self.largest_budget
+
+    def _settings_now(self) -> Settings:
+        return self.settings.with_at_least(self.largest_budget)
 
     def _undecided(self) -> bool:
         """Whether graphs ran in this call that wait to be planned together."""
@@ -221,7 +225,7 @@ class Session:
         self._go(State.PLANNING)
         try:
             numbers, step = self._step()
-            budget = self.allowed(step.plain_peak)
+            budget = self._allowed(step.plain_peak)
             digests = "".join(part.graph.digest for part in step.parts)
             decided = agree(digests, lambda: step.plan(self.settings, budget))
         except RekindleError as error:
@@ -254,7 +258,7 @@ class Session:
     def _warn_of_first_pass(self) -> None:
         """The parts are known, and so is what the pass that collected them needs."""
         numbers, step = self._step()
-        budget = self.allowed(step.plain_peak)
+        budget = self._allowed(step.plain_peak)
         peak = step.peak([self._collected[number].plan for number in numbers])
         if peak > budget:
             warnings.warn(
@@ -306,8 +310,9 @@ class Session:
             return plan_joint(joint, self.settings, lowered, given=given)
         if self._is_split:
             return plan_joint(joint, self.settings, lowered, decide=self._first_pass(joint))
-        settings = self.settings.with_budget(self.allowed(lowered.graph.peak))
-        return plan_joint(joint, settings, lowered)
+        planned = plan_joint(joint, self._settings_now(), lowered)
+        self.largest_budget = planned.plan.budget
+        return planned
 
     def _first_pass(self, joint: Joint) -> Decide:
         """How a graph is planned while those behind it are not known: what it saves shall be
@@ -369,6 +374,7 @@ class Session:
             inference_compiler=self._inference,
             partition_fn=self.partition,
         )
+        capture = capture if self.inductor else traced_as_eager(capture)
 
         def compiler(module: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
             if self.state is State.ONE_GRAPH and not is_whole(module, STEP):
