@@ -42,7 +42,9 @@ def smallest(
     return carried_over(plan, graph, plan.peak)
 
 
-def plan_with(settings: Settings, graph: _native.Graph, budget: int) -> _native.Plan:
+def plan_with(
+    settings: Settings, graph: _native.Graph, budget: int, progress: ProgressLine | None = None
+) -> _native.Plan:
     """The planner's call in so many bytes, as the user has set it.
 
     Where the search goes depends on times, which another run measures anew. So a budget is refused
@@ -50,9 +52,10 @@ def plan_with(settings: Settings, graph: _native.Graph, budget: int) -> _native.
     every run, and works.
     """
     try:
-        return _plan_once(settings, graph, budget)
+        return _plan_once(settings, graph, budget, progress)
     except InfeasibleBudget:
-        return carried_over(_plan_once(settings, untimed(graph), budget), graph, budget)
+        plan = _plan_once(settings, untimed(graph), budget, progress)
+        return carried_over(plan, graph, budget)
 
 
 def untimed(graph: _native.Graph) -> _native.Graph:
@@ -76,14 +79,16 @@ def carried_over(plan: _native.Plan, graph: _native.Graph, budget: int) -> _nati
     return carried
 
 
-def _plan_once(settings: Settings, graph: _native.Graph, budget: int) -> _native.Plan:
+def _plan_once(
+    settings: Settings, graph: _native.Graph, budget: int, progress: ProgressLine | None
+) -> _native.Plan:
     return _native.plan(
         graph,
         budget,
         strategy=settings.strategy,
         effort=settings.effort,
         time_limit=settings.time_limit,
-        progress=ProgressLine(),
+        progress=progress or ProgressLine(),
     )
 
 

@@ -43,6 +43,7 @@ NEEDED: tuple[Interface, ...] = (
     ("_get_current_graph_task_keep_graph", "torch._C._autograd"),
     ("_profiler_enabled", "torch._C._autograd"),
     ("_cdata", "torch.UntypedStorage"),
+    ("_is_view", "torch.Tensor"),
     ("_backward_hooks", "torch.nn.Module"),
     ("_backward_pre_hooks", "torch.nn.Module"),
     ("_opname", "torch.ops.aten.clone.default"),
@@ -198,6 +199,11 @@ def mark_boxed(call: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
     """Tells AOTAutograd that a function takes one list, and empties it."""
     call._boxed_call = True  # type: ignore[attr-defined]
     return call
+
+
+def is_view(tensor: torch.Tensor) -> bool:
+    """Whether autograd knows a tensor as a view of another."""
+    return bool(tensor._is_view())
 
 
 def keeps_graph() -> bool:

@@ -48,6 +48,7 @@ def compile(
     effort: int | None = None,
     time_limit: float | None = None,
     differentiated: Differentiated = "loss",
+    wait: bool = False,
 ) -> PlannedModule:
     """A module that trains like `module`, bit for bit, and whose step needs no more than `budget`
     at its peak.
@@ -62,7 +63,9 @@ def compile(
     `rekindle.strategies()`. `effort` (0 to 10) and `time_limit` (seconds) bound the planning.
     `differentiated`: of what the module returns beside a loss (values without dimensions), nothing
     is differentiated, so that logits cost no gradient; who does so all the same gets a
-    `NotDifferentiated` error, and says `"all"`. `check`: the first step of each plan also runs
+    `NotDifferentiated` error, and says `"all"`. `wait`: the first step waits for the best plan that
+    the planner finds, where it would otherwise run by one that is found at once and make room for
+    the better one between two steps. `check`: the first step of each plan also runs
     without it, and every number must be the same, bit for bit. That step needs the memory of both.
     `inductor`: Inductor compiles the plan's two modules. What is saved between them is what the
     plan saves, and dropout draws what it draws in eager; but fused operations round differently, so
@@ -89,7 +92,9 @@ def compile(
     if inductor:
         require_compiler(part.device for part in module.parameters())
     settings = Settings(budget, profile, strategy, effort, time_limit, differentiated)
-    return _planned(module, _session(settings, optimizer, check, inductor))
+    session = _session(settings, optimizer, check, inductor)
+    session.wait = wait
+    return _planned(module, session)
 
 
 def backend(
