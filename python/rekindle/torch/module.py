@@ -7,7 +7,8 @@ and to delete. `isinstance`, the signature of `forward` and what a library looks
 the module's too, so whatever takes the module takes the planned one.
 
 Its forward goes to a `Runner`. Whoever replaces the forward, as libraries for mixed precision do,
-replaces that of the planned module and finds the planned forward inside.
+replaces what is planned: the new one is run by plan, and the forward that it found, inside it, is
+the module's.
 
 A copy is a planned module of a copy, with the same settings and no plans yet.
 """
@@ -196,13 +197,13 @@ class PlannedModule(torch.nn.Module):
         return made if runner.replaced is None else (*made, runner.replaced)
 
     def __setstate__(self, replaced: Any) -> None:
-        runner_of(self).replaced = replaced
+        runner_of(self).replace(replaced)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PlannedModule:
         runner = runner_of(self)
         planned = _planned(copy.deepcopy(runner.module, memo), runner.session.again())
         memo[id(self)] = planned
-        runner_of(planned).replaced = copy.deepcopy(runner.replaced, memo)
+        runner_of(planned).replace(copy.deepcopy(runner.replaced, memo))
         return planned
 
 
@@ -255,7 +256,10 @@ class _Forward:
 
     def __init__(self, plain: type[torch.nn.Module]) -> None:
         def forward(self: PlannedModule, *args: Any, **kwargs: Any) -> Any:
-            return _run_uncompiled(self._rekindle, args, kwargs)
+            runner = self._rekindle
+            if runner.is_running:
+                return runner.module.forward(*args, **kwargs)
+            return _run_uncompiled(runner, args, kwargs)
 
         forward.__doc__ = plain.forward.__doc__
         forward.__module__ = plain.__module__
@@ -269,13 +273,29 @@ class _Forward:
         if planned is None:
             return self.forward
         replaced = planned._rekindle.replaced
-        return types.MethodType(self.forward, planned) if replaced is None else replaced
+        return types.MethodType(
+            self.forward if replaced is None else _in_place_of_forward(replaced), planned
+        )
 
     def __set__(self, planned: PlannedModule, forward: Any) -> None:
-        planned._rekindle.replaced = forward
+        is_own = getattr(forward, "__func__", forward) is self.forward
+        planned._rekindle.replace(None if is_own else forward)
 
     def __delete__(self, planned: PlannedModule) -> None:
-        planned._rekindle.replaced = None
+        planned._rekindle.replace(None)
+
+
+def _in_place_of_forward(replaced: Callable[..., Any]) -> Callable[..., Any]:
+    """What has been put in place of a forward, run by plan. Inside a run it is as it is."""
+
+    def forward(self: PlannedModule, *args: Any, **kwargs: Any) -> Any:
+        runner = self._rekindle
+        if runner.is_running:
+            return replaced(*args, **kwargs)
+        return _run_uncompiled(runner, args, kwargs)
+
+    forward.__wrapped__ = replaced  # type: ignore[attr-defined]
+    return forward
 
 
 @torch.compiler.disable(reason="a planned module is compiled by Rekindle")  # type: ignore[untyped-decorator]
