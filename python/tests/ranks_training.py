@@ -13,7 +13,13 @@ import warnings
 import torch
 import torch.distributed as distributed
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.nn.parallel import DistributedDataParallel
 
 os.environ["REKINDLE_CACHE"] = "off"
@@ -53,6 +59,12 @@ def build(kind: str, rank: int) -> nn.Module:
         for block in network.blocks:
             fully_shard(block)
         fully_shard(network)
+    if kind == "tensor parallel":
+        mesh = init_device_mesh("cpu", (WORLD,))
+        for block in network.blocks:
+            parallelize_module(
+                block, mesh, {"first": ColwiseParallel(), "second": RowwiseParallel()}
+            )
     return network
 
 
@@ -64,11 +76,15 @@ def gradients(model: nn.Module, batch: torch.Tensor) -> list[torch.Tensor]:
 
 
 def run(kind: str, rank: int) -> str:
-    batch = torch.randn(64, 16, generator=torch.Generator().manual_seed(rank))
+    if kind == "missing" and rank:
+        return "stays away"
+    # The parts of a tensor are parts of the same one.
+    seed = 0 if kind == "tensor parallel" else rank
+    batch = torch.randn(64, 16, generator=torch.Generator().manual_seed(seed))
     network = build(kind, rank)
     is_parallel = kind in ("ddp inside", "ddp outside", "while training")
     plain = DistributedDataParallel(network) if is_parallel else network
-    expected = gradients(plain, batch) if kind != "different" else []
+    expected = gradients(plain, batch) if kind not in ("different", "missing") else []
     network = build(kind, rank)
     if kind == "while training":
         # The plan is looked for while training goes on, and all change over at the third call.

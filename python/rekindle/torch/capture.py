@@ -15,8 +15,10 @@ import torch
 from torch import fx
 
 from rekindle.errors import RekindleError, UnsupportedGraph
+from rekindle.torch.eager_route import Route
 from rekindle.torch.interfaces import (
     BackendCompilerFailed,
+    Unsupported,
     aot_autograd,
     eager_dispatch,
     functorch_config,
@@ -59,11 +61,8 @@ def capture(model: torch.nn.Module, inputs: Batch) -> Joint:
         cut_off(module)
         return backend(module, inputs)
 
-    args, kwargs = arguments_of(inputs)
-    reset_dynamo()
     try:
-        compiled = torch.compile(model, backend=without_others, dynamic=False, fullgraph=True)
-        compiled(*args, **kwargs)
+        _run_whole(model, without_others, *arguments_of(inputs))
     except BackendCompilerFailed as failure:
         if isinstance(failure.inner_exception, _Captured):
             return failure.inner_exception.joint
@@ -73,6 +72,24 @@ def capture(model: torch.nn.Module, inputs: Batch) -> Joint:
     finally:
         reset_dynamo()
     raise UnsupportedGraph("the model ran without being captured: is torch.compile disabled?")
+
+
+def _run_whole(
+    model: torch.nn.Module, backend: Callable[..., Any], args: Any, kwargs: dict[str, Any]
+) -> None:
+    """Runs the model with a backend, as one graph, on eager's way through it."""
+    route = Route()
+    while True:
+        reset_dynamo()
+        try:
+            with route.taken():
+                torch.compile(model, backend=backend, dynamic=False, fullgraph=True)(
+                    *args, **kwargs
+                )
+            return
+        except Unsupported as end:
+            if not route.change(str(end)):
+                raise
 
 
 def traced_as_eager(compiler: Callable[..., Any]) -> Callable[..., Any]:

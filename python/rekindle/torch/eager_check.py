@@ -24,13 +24,24 @@ from rekindle.torch.interfaces import pytree, when_backward_ends
 from rekindle.torch.randomness import GeneratorStates, same_draws
 
 
+class _Forward(torch.nn.Module):
+    """A module without the hooks on its call, which run around the planned forward."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module.forward(*args, **kwargs)
+
+
 class EagerCheck:
     """The comparison of one call with eager. Made before the planned forward runs."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self.module = module
         self.states = GeneratorStates()
-        self.buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+        self.buffers = {name: b.clone() for name, b in _Forward(module).named_buffers()}
 
     def compare(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """The planned forward gave `result`: compares it, and has the gradients compared when their
@@ -38,10 +49,10 @@ class EagerCheck:
         """
         with same_draws():
             self.states.put_back()
-            expected = functional_call(self.module, self.buffers, args, kwargs)
+            expected = functional_call(_Forward(self.module), self.buffers, args, kwargs)
         ours, theirs = _tensors(result), _tensors(expected)
         _refuse_different("output", dict(enumerate(ours)), dict(enumerate(theirs)))
-        _refuse_different("buffer", dict(self.module.named_buffers()), self.buffers)
+        _refuse_different("buffer", dict(_Forward(self.module).named_buffers()), self.buffers)
         leaves = {
             name: leaf for name, leaf in self._leaves(args, kwargs).items() if leaf.requires_grad
         }

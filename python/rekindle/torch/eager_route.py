@@ -27,15 +27,17 @@ from typing import Any
 import torch
 from torch import fx
 
-from rekindle.torch.dynamo_hooks import (
+from rekindle.torch.interfaces import (
     Place,
     answer_to_libraries,
     branch_value,
     constant_in_dynamo,
     decide_branches,
+    dynamo_config,
     guard_value,
+    without_fakes,
+    without_modes,
 )
-from rekindle.torch.interfaces import dynamo_config, without_fakes, without_modes
 from rekindle.torch.randomness import GeneratorStates
 
 MOST_CHANGES = 32

@@ -22,10 +22,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from rekindle.errors import OverBudget, RekindleError, Unplanned, UnplannedPart, WrongInput
 from rekindle.torch.eager_check import EagerCheck
+from rekindle.torch.eager_route import Route
 from rekindle.torch.held import gradient_bytes, resident_bytes, storage_bytes
 from rekindle.torch.interfaces import (
     BackendCompilerFailed,
     TorchRuntimeError,
+    Unsupported,
     dynamo_config,
     has_backward_hook,
     pytree,
@@ -41,10 +43,35 @@ MOST_SHAPES = 64
 class Compiled:
     """A module, compiled for arguments of some shapes."""
 
-    def __init__(self, function: Callable[..., Any], session: Session) -> None:
-        self.run = torch.compile(function, backend=session.backend(), dynamic=False)
+    def __init__(
+        self, function: Callable[[], Callable[..., Any]], session: Session, *, is_whole: bool
+    ) -> None:
+        self._function, self._session = function, session
+        self.route = Route()
+        self.is_whole = is_whole
+        """Whether the step is one graph, as far as is known."""
+        self.function = self._compile()
         self.numbers: set[int] = set()
         """The graphs that were captured."""
+
+    def _compile(self) -> Callable[..., Any]:
+        backend = self._session.backend()
+        return torch.compile(
+            self._function(), backend=backend, dynamic=False, fullgraph=self.is_whole
+        )
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the module, on the way through it on which it is one graph if there is one."""
+        while True:
+            try:
+                with self.route.taken():
+                    return self.function(*args, **kwargs)
+            except Unsupported as end:
+                if not self.is_whole:
+                    raise
+                # Nothing has run yet: a whole graph is captured before it runs.
+                self.is_whole = self.route.change(str(end))
+                self.function = self._compile()
 
 
 def _function_of_its_own(
@@ -125,7 +152,8 @@ class Runner:
         """The compiled module for a kind of calls. Old ones make room for it."""
         found = self.compiled.pop(key, None)
         if found is None or len(found.numbers) >= MOST_SHAPES:
-            found = Compiled(self._function(), self.session)
+            is_whole = not (self.is_parallel or is_sharded(self.module))
+            found = Compiled(self._function, self.session, is_whole=is_whole)
         self.compiled[key] = found
         self._drop(list(self.compiled)[:-MOST_SHAPES])
         return found

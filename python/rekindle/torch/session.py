@@ -429,7 +429,6 @@ class Session:
             inference_compiler=self._inference,
             partition_fn=self.partition,
         )
-        capture = capture if self.inductor else traced_as_eager(capture)
 
         def compiler(module: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
             if self.state is State.ONE_GRAPH and not is_whole(module, STEP):
@@ -438,7 +437,7 @@ class Session:
             run = capture(module, inputs)
             return refusing(run, unread) if unread else run
 
-        return compiler
+        return compiler if self.inductor else traced_as_eager(compiler)
 
     def _cut_off(self, module: fx.GraphModule) -> list[int]:
         """Takes what nobody differentiates out of a graph that ends a call; gives the positions of
