@@ -136,7 +136,7 @@ fn of_plan(error: &PlanError) -> Option<u8> {
     match error {
         PlanError::Infeasible(_) => Some(INFEASIBLE),
         PlanError::Rejected { .. } => Some(VIOLATION),
-        PlanError::Stopped { .. } => None,
+        PlanError::Stopped { .. } | PlanError::NeedsStore { .. } => None,
     }
 }
 
@@ -162,7 +162,7 @@ fn of_training(error: &rekindle::Error) -> Option<u8> {
         }
         Error::Engine(EngineError::Store { .. })
         | Error::Profile(ProfileError::Engine(EngineError::Store { .. })) => Some(BAD_FILE),
-        Error::Plan(PlanError::Stopped { .. })
+        Error::Plan(PlanError::Stopped { .. } | PlanError::NeedsStore { .. })
         | Error::Profile(_)
         | Error::Engine(_)
         | Error::OtherNodes { .. } => None,
