@@ -54,7 +54,9 @@ def smallest(
     return plan.carried_over(graph, plan.peak)
 
 
-def plan_with(settings: Settings, graph: _native.Graph, budget: int) -> _native.Plan:
+def plan_with(
+    settings: Settings, graph: _native.Graph, budget: int, progress: ProgressLine | None = None
+) -> _native.Plan:
     """The planner's call in so many bytes, as the user has set it.
 
     Where the search goes depends on times, which another run measures anew. So a budget is refused
@@ -62,9 +64,10 @@ def plan_with(settings: Settings, graph: _native.Graph, budget: int) -> _native.
     every run, and works.
     """
     try:
-        return _plan_once(settings, graph, budget)
+        return _plan_once(settings, graph, budget, progress)
     except InfeasibleBudget:
-        return _plan_once(settings, untimed(graph), budget).carried_over(graph, budget)
+        plan = _plan_once(settings, untimed(graph), budget, progress)
+        return plan.carried_over(graph, budget)
 
 
 def untimed(graph: _native.Graph) -> _native.Graph:
@@ -72,14 +75,16 @@ def untimed(graph: _native.Graph) -> _native.Graph:
     return graph.with_times([0.0 if node.phase == "input" else 1.0 for node in graph.nodes])
 
 
-def _plan_once(settings: Settings, graph: _native.Graph, budget: int) -> _native.Plan:
+def _plan_once(
+    settings: Settings, graph: _native.Graph, budget: int, progress: ProgressLine | None
+) -> _native.Plan:
     return _native.plan(
         graph,
         budget,
         strategy=settings.strategy,
         effort=settings.effort,
         time_limit=settings.time_limit,
-        progress=ProgressLine(),
+        progress=progress or ProgressLine(),
         store=settings.store,
     )
 

@@ -33,6 +33,8 @@ class Settings:
     effort: int | None = None
     time_limit: float | None = None
     differentiated: Differentiated = "loss"
+    at_least: int = 0
+    """Bytes that a share is not below: those that it was of a larger step."""
     store: str | None = None
 
     def __post_init__(self) -> None:
@@ -56,15 +58,17 @@ class Settings:
         """The same with another effort."""
         return replace(self, effort=effort)
 
-    def with_budget(self, budget: int) -> Settings:
-        """The same with another budget, in bytes."""
-        return replace(self, budget=budget)
+    def with_at_least(self, size: int) -> Settings:
+        """The same with a budget of so many bytes at least, if it is a share."""
+        return replace(self, at_least=size if self.is_share else 0)
 
     def bytes_for(self, plain_peak: int) -> int:
         """The budget in bytes, for a step whose plain peak is known."""
         if isinstance(self.budget, str):
-            return _native.parse_budget(self.budget, plain_peak)
-        return int(self.budget * plain_peak) if isinstance(self.budget, float) else self.budget
+            return max(_native.parse_budget(self.budget, plain_peak), self.at_least)
+        if isinstance(self.budget, float):
+            return max(int(self.budget * plain_peak), self.at_least)
+        return self.budget
 
     @property
     def is_share(self) -> bool:

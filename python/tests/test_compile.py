@@ -35,6 +35,22 @@ class Layers(nn.Module):
         return self.layers(x).square().mean()
 
 
+class Noise(nn.Module):
+    """Scales every number by one that is drawn."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.rand(x.shape)
+
+
+class Noisy(Layers):
+    """What is drawn is as large as what it scales, so that a plan draws it again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        parts = [Noise() if isinstance(part, nn.Dropout) else part for part in self.layers]
+        self.layers = nn.Sequential(*parts)
+
+
 class Average(nn.Module):
     """Reads a buffer in the forward, and overwrites it after."""
 
@@ -130,8 +146,8 @@ class Case(unittest.TestCase):
 
 
 class Numbers(Case):
-    def test_a_dropout_that_is_made_again_draws_the_same(self) -> None:
-        module = Layers()
+    def test_a_draw_that_is_made_again_is_the_same(self) -> None:
+        module = Noisy()
         planned = compiled(copy.deepcopy(module))
         self.assert_trains_alike(module, planned, torch.randn(BATCH, 32))
         (step,) = session_of(planned).planned
@@ -209,7 +225,7 @@ class Checking(Case):
             planned(torch.randn(BATCH, 32)).backward()
 
     def test_a_draw_that_is_not_repeated_is_found(self) -> None:
-        planned = compiled(Layers(), check=True)
+        planned = compiled(Noisy(), check=True)
         forgetful = mock.patch("rekindle.torch.randomness._set_state")
         loss = planned(torch.randn(BATCH, 32))
         with forgetful, self.assertRaisesRegex(rekindle.CheckFailed, "gradient"):

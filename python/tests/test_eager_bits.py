@@ -2,6 +2,7 @@
 interpolation, layers used twice, losses, autocast.
 """
 
+import contextlib
 import copy
 import os
 import unittest
@@ -13,6 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 import rekindle
+from rekindle.torch import capture
 from rekindle.torch.module import session_of
 
 BATCH = (64, 32)
@@ -67,7 +69,7 @@ FUNCTIONS: list[Callable[[torch.Tensor], torch.Tensor]] = [
 ]
 
 
-class Bits(unittest.TestCase):
+class Case(unittest.TestCase):
     def setUp(self) -> None:
         torch._dynamo.reset()
         self.enterContext(mock.patch.dict(os.environ, REKINDLE_CACHE="off"))
@@ -81,11 +83,11 @@ class Bits(unittest.TestCase):
         *,
         inside: bool = False,
     ) -> rekindle.PlannedModule:
-        """Two steps of the planned module leave what two steps of the module leave."""
+        """A few steps of the planned module leave what those of the module leave."""
         planned = rekindle.compile(copy.deepcopy(module), budget, profile="roofline", effort=1)
         for part in (module, planned):
             torch.manual_seed(9)
-            for _ in range(2):
+            for _ in range(3):
                 part.zero_grad()
                 with torch.autocast("cpu", autocast, enabled=autocast is not None):
                     loss = part(x)
@@ -100,6 +102,8 @@ class Bits(unittest.TestCase):
             self.assertTrue(torch.equal(a, b), name)
         return planned
 
+
+class Bits(Case):
     def test_operations(self) -> None:
         for dtype in (torch.float32, torch.bfloat16):
             with self.subTest(dtype=dtype):
@@ -111,9 +115,16 @@ class Bits(unittest.TestCase):
         self.assert_alike(Steps(FUNCTIONS), torch.randn(BATCH), autocast=torch.bfloat16)
 
     def test_a_backward_inside_autocast(self) -> None:
+        def exactly(x: torch.Tensor) -> torch.Tensor:
+            """Its forward is exact, and eager's backward follows the autocast around it."""
+            with torch.autocast("cpu", enabled=False):
+                return x.float() @ torch.full((32, 32), 0.3)
+
         torch.manual_seed(0)
-        module = Steps([lambda x: x, lambda x: x.float() @ torch.ones(32, 32), *FUNCTIONS[:2]])
+        module = Steps([exactly, FUNCTIONS[0], exactly])
         self.assert_alike(module, torch.randn(BATCH), autocast=torch.bfloat16, inside=True)
+        module = Steps([exactly, FUNCTIONS[0], exactly])
+        self.assert_alike(module, torch.randn(BATCH), autocast=torch.bfloat16)
 
     def test_a_batch_norm_used_twice(self) -> None:
         for uses in (2, 4):
@@ -130,6 +141,59 @@ class Bits(unittest.TestCase):
                 self.assertEqual(measured.peak, step.peak)
                 runs = [node for kind, node in step.plan.steps() if kind == "run"]
                 self.assertGreater(len(runs), len(set(runs)), "nothing was recomputed")
+
+
+class Checks(Case):
+    """`check=True` asks eager."""
+
+    def step(self) -> None:
+        torch.manual_seed(0)
+        module = Steps(FUNCTIONS[1:2])
+        planned = rekindle.compile(module, 1.0, profile="roofline", effort=1, check=True)
+        x = torch.randn(BATCH)
+        for _ in range(2):
+            planned(x).backward()
+
+    def test_a_step_that_is_eagers_passes(self) -> None:
+        self.step()
+
+    def test_a_capture_that_computes_something_else_is_refused(self) -> None:
+        with mock.patch.object(capture, "eager_dispatch", contextlib.nullcontext):
+            with self.assertRaisesRegex(rekindle.CheckFailed, "differ from eager's"):
+                self.step()
+
+
+class Asking(nn.Module):
+    """Computes in another order where it is compiled, or where its input says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(32, 32)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        x = torch.tanh(self.layer(x))
+        if torch.compiler.is_compiling():
+            return 2 * x.square().mean()
+        if (torch.arange(4) > 1).any() and mask.all():
+            return x.square().mean()
+        return x[mask].abs().mean() if x.dim() > 2 else (x * mask).square().mean()
+
+
+class Routes(Case):
+    def test_the_model_goes_eagers_way(self) -> None:
+        torch.manual_seed(0)
+        module, x = Asking(), torch.randn(BATCH)
+        planned = rekindle.compile(copy.deepcopy(module), 1.0, profile="roofline", effort=1)
+        half = torch.arange(32) % 2 == 0
+        for mask in (torch.ones(32, dtype=torch.bool), half, torch.ones(32, dtype=torch.bool)):
+            module.zero_grad()
+            planned.zero_grad()
+            losses = [part(x, mask) for part in (module, planned)]
+            self.assertTrue(torch.equal(*losses))
+            for loss in losses:
+                loss.backward()
+            self.assertTrue(torch.equal(module.layer.weight.grad, planned.layer.weight.grad))
+        self.assertEqual(len(session_of(planned).planned), 2, "a plan for each way")
 
 
 if __name__ == "__main__":

@@ -90,6 +90,9 @@ pub(crate) fn code(error: &anyhow::Error) -> ExitCode {
         {
             return Some(INFEASIBLE);
         }
+        if let Some(EngineError::Store { .. }) = cause.downcast_ref::<EngineError>() {
+            return Some(BAD_FILE);
+        }
         if cause.is::<TableError>() || cause.is::<FileError>() || cause.is::<std::io::Error>() {
             return Some(BAD_FILE);
         }

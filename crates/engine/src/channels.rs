@@ -5,8 +5,8 @@
 //! the same time; a channel takes its moves in their order. Nothing allocates during a step.
 //!
 //! Invariant: a move begins when all those that it must come after have ended; these were all begun
-//! before it, so somebody can always go on. After a fault no bytes are moved any more, every move
-//! counts as ended, and whoever waits is told.
+//! before it, so somebody can always go on. After a fault no bytes are moved any more, no move ends,
+//! and whoever waits is told.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -212,24 +212,24 @@ impl Shared {
             drop(state);
             let done = self.carry_out(number);
             let mut state = self.lock();
-            if let Err(error) = done {
-                state.failed.get_or_insert(error);
+            match done {
+                Ok(()) => self.ended[number as usize].store(true, Ordering::Release),
+                Err(error) => _ = state.failed.get_or_insert(error),
             }
-            self.ended[number as usize].store(true, Ordering::Release);
             state.open -= 1;
             drop(state);
             self.changed.notify_all();
         }
     }
 
-    /// Waits for those before it, and copies.
+    /// Waits for those before it, and copies. After a fault nothing is copied.
     fn carry_out(&self, number: u32) -> Result<(), EngineError> {
         let it = &self.moves.all[number as usize];
         let before = self.moves.waits(it.after);
         let ended = |m: &u32| self.ended[*m as usize].load(Ordering::Acquire);
-        let state = self.wait_until(|_| before.iter().all(ended));
-        if state.failed.is_some() {
-            return Ok(());
+        let state = self.wait_until(|state| state.failed.is_some() || before.iter().all(ended));
+        if let Some(error) = &state.failed {
+            return Err(error.clone());
         }
         let watch = state.watch.clone();
         drop(state);

@@ -56,6 +56,10 @@ pub struct FileStore {
 
 const PAGE_BYTES: usize = PAGE as usize;
 
+/// Bytes that are asked for at a time. On a virtual disk, requests of this size were written at
+/// 3.6 GB/s, those of 64 MiB at 1.6 GB/s and those of 1 MiB at 2 GB/s; reads did not care.
+const REQUEST: usize = 4 << 20;
+
 /// A page of memory where direct input and output wants it.
 #[repr(C, align(4096))]
 #[derive(Clone)]
@@ -129,7 +133,9 @@ impl Backing for FileStore {
             return system::drop_cached(&self.file, offset, bytes.len(), true);
         }
         let (pages, rest) = bytes.split_at(bytes.len() / PAGE_BYTES * PAGE_BYTES);
-        system::write_all(&self.file, offset, pages)?;
+        for (at, piece) in (offset..).step_by(REQUEST).zip(pages.chunks(REQUEST)) {
+            system::write_all(&self.file, at, piece)?;
+        }
         if !rest.is_empty() {
             let mut page = Page([0; PAGE_BYTES]);
             page.0[..rest.len()].copy_from_slice(rest);
@@ -144,7 +150,9 @@ impl Backing for FileStore {
             return system::drop_cached(&self.file, offset, bytes.len(), false);
         }
         let (pages, rest) = bytes.split_at_mut(bytes.len() / PAGE_BYTES * PAGE_BYTES);
-        system::read_all(&self.file, offset, pages)?;
+        for (at, piece) in (offset..).step_by(REQUEST).zip(pages.chunks_mut(REQUEST)) {
+            system::read_all(&self.file, at, piece)?;
+        }
         if !rest.is_empty() {
             let mut page = Page([0; PAGE_BYTES]);
             system::read_all(&self.file, offset + pages.len() as u64, &mut page.0)?;
@@ -318,18 +326,22 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("rekindle-store.{}", std::process::id()));
         std::fs::create_dir(&folder).expect("a fresh folder");
         for caching in [Caching::Direct, Caching::Dropped] {
-            let store = FileStore::with_caching(&folder, Bytes(1 << 20), caching).expect("room");
-            let mut memory = PageBuffer::new(4 * PAGE_BYTES);
-            let sizes = [64, 4096, 4160, 3 * 4096 + 64, 8192];
+            let sizes = [64, 4096, 4160, 3 * 4096 + 64, REQUEST, REQUEST + 4096, REQUEST + 64];
+            let room = 2 * REQUEST as u64;
+            let all = Bytes(sizes.len() as u64 * room);
+            let store = FileStore::with_caching(&folder, all, caching).expect("room");
+            let mut memory = PageBuffer::new(2 * REQUEST);
+            let value = |slot: usize, at: usize| (slot + at + at / PAGE_BYTES) as u8;
             for (slot, size) in sizes.into_iter().enumerate() {
                 let bytes = memory.first(size);
-                bytes.fill(slot as u8 + 1);
-                store.write(slot as u64 * 4 * PAGE, bytes).expect("room");
+                bytes.iter_mut().enumerate().for_each(|(at, byte)| *byte = value(slot, at));
+                store.write(slot as u64 * room, bytes).expect("room");
             }
             for (slot, size) in sizes.into_iter().enumerate() {
                 let bytes = memory.first(size);
-                store.read(slot as u64 * 4 * PAGE, bytes).expect("written");
-                assert!(bytes.iter().all(|&b| b == slot as u8 + 1), "{caching:?} {size}");
+                store.read(slot as u64 * room, bytes).expect("written");
+                let mut bytes = bytes.iter().enumerate();
+                assert!(bytes.all(|(at, &b)| b == value(slot, at)), "{caching:?} {size}");
             }
         }
         let left = std::fs::read_dir(&folder).expect("it is there").count();

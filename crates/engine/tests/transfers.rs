@@ -3,10 +3,13 @@
 
 mod shaken;
 
+use std::sync::{Arc, Mutex};
+
 use rekindle_engine::{
-    Backing, Caching, Engine, EngineError, FileStore, Iteration, Layout, Store, lower,
+    Backing, Caching, Direction, Engine, EngineError, FileStore, Iteration, Layout, Observer,
+    Store, TransferWatch, lower,
 };
-use rekindle_graph::{Graph, NodeId, Plan, Step, StorageId};
+use rekindle_graph::{Bytes, Graph, NodeId, Plan, Step, StorageId, Transfer};
 use rekindle_models::{Model, ModelOptions, Values, build, data};
 use rekindle_program::Optimizer;
 use rekindle_rewrite::rewrite;
@@ -141,6 +144,76 @@ fn a_store_that_fails_ends_the_step_with_its_name_and_what_to_do() {
         assert_eq!(again.expect_err("it is not whole"), error);
     }
     assert!(at_set_up > 1 && in_the_step > 1, "{at_set_up} and {in_the_step}");
+}
+
+/// What the channels tell: each transfer's node, whether it begins, and its bytes.
+#[derive(Default)]
+struct Told(Mutex<Vec<(NodeId, Direction, Option<Bytes>)>>);
+
+impl TransferWatch for Told {
+    fn began(&self, node: NodeId, direction: Direction) {
+        self.0.lock().expect("nobody panics").push((node, direction, None));
+    }
+
+    fn ended(&self, node: NodeId, direction: Direction, bytes: Bytes) {
+        self.0.lock().expect("nobody panics").push((node, direction, Some(bytes)));
+    }
+}
+
+/// Counts runs and waits, and lets the channels tell.
+#[derive(Default)]
+struct Watcher {
+    runs: usize,
+    waits: u64,
+    went_on: u64,
+    told: Arc<Told>,
+}
+
+impl Observer for Watcher {
+    fn before(&mut self, _: NodeId) {}
+
+    fn after(&mut self, _: NodeId, _: Bytes) {
+        self.runs += 1;
+    }
+
+    fn waits(&mut self, _: NodeId) {
+        self.waits += 1;
+    }
+
+    fn goes_on(&mut self, _: NodeId) {
+        self.went_on += 1;
+    }
+
+    fn transfers(&self) -> Option<Arc<dyn TransferWatch>> {
+        Some(Arc::clone(&self.told) as Arc<dyn TransferWatch>)
+    }
+}
+
+#[test]
+fn an_observer_is_told_of_every_transfer_and_every_wait() {
+    let model = small("gpt2-tiny");
+    let graph = lower(&model.program, THREADS);
+    let layout = layout(&model, &graph, &random_moves(&graph, 3));
+    let store = store(Shaken::new(layout.store_bytes(), 3, u64::MAX), true, 1);
+    let engine = Engine::with_store(layout, 0, store, &mut |_, _| {});
+    let mut engine = engine.expect("it can be set up");
+    write_inputs(&mut engine, &model);
+    let mut watcher = Watcher::default();
+    engine.run_observed(Iteration { seed: 7, number: 1 }, &mut watcher).expect("it runs");
+    let nodes = engine.graph().nodes().iter();
+    let transfers = nodes.filter(|node| node.transfer().is_some());
+    let waits = transfers.clone().filter(|node| node.transfer() == Some(Transfer::Wait)).count();
+    let moves = transfers.count() - waits;
+    assert_eq!(watcher.runs, engine.graph().natural_order().len() - moves - waits);
+    let moved = engine.moved();
+    assert_eq!((watcher.waits, watcher.went_on), (moved.waits, moved.waits));
+    assert!(moved.waits > 0, "a store that takes its time is waited for");
+    let told = watcher.told.0.lock().expect("nobody panics");
+    assert_eq!(told.len(), 2 * moves, "each begins and ends");
+    let sum = |way: Direction| -> Bytes {
+        told.iter().filter(|(_, direction, _)| *direction == way).filter_map(|told| told.2).sum()
+    };
+    assert_eq!((sum(Direction::Out), sum(Direction::In)), (moved.out, moved.back));
 }
 
 /// The engine trusts nobody: a transfer that is wired otherwise is refused.

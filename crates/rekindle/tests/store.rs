@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use rekindle::{Trainer, plain, set_up};
+use rekindle::{FitOptions, Offload, Trainer, check_numbers, fit, plain, set_up, side_by_side};
 use rekindle_engine::Layout;
 use rekindle_graph::{Bytes, Micros, Rate, Store};
 use rekindle_models::{Model, ModelOptions, build};
+use rekindle_profile::MeasureOptions;
 use rekindle_program::Optimizer;
 use rekindle_rewrite::rewrite;
 use rekindle_soak::moves_within;
@@ -77,4 +78,42 @@ fn weights_and_checkpoints_are_the_same_files_wherever_the_tensors_live() {
         assert_eq!(go_on(&plain, "plain"), go_on(&moving, "moving"), "{name}");
         std::fs::remove_dir_all(&folder).expect("it can go");
     }
+}
+
+#[test]
+fn steps_that_move_take_turns_with_others() {
+    let model = model("gpt2-tiny");
+    let plain = plain(&model, THREADS);
+    let moving = moving(&model, &plain, 60);
+    let mut alone = trainer(&model, &plain);
+    let (mut one, mut two) = (trainer(&model, &plain), trainer(&model, &moving));
+    for _ in 0..2 {
+        let expected = alone.step().expect("it runs").loss.to_bits();
+        one.feed().expect("its own data");
+        two.feed().expect("its own data");
+        let steps = side_by_side(&mut [&mut one, &mut two]).expect("they run");
+        let losses: Vec<u32> = steps.iter().map(|(report, _)| report.loss.to_bits()).collect();
+        assert_eq!(losses, [expected; 2]);
+    }
+}
+
+/// With a folder to move storages to, the whole way from a model to its numbers.
+#[test]
+fn a_step_is_fitted_with_a_store_and_gives_the_plain_steps_numbers() {
+    let model = model("gpt2-tiny");
+    let plain = plain(&model, THREADS);
+    let limit = Some(Bytes(64 << 20));
+    let offload = Some(Offload { folder: std::env::temp_dir(), limit });
+    let measure = MeasureOptions { measured: 1, ..MeasureOptions::default() };
+    let options = FitOptions { threads: THREADS, offload, measure, ..FitOptions::default() };
+    let budget = Bytes(plain.predicted().arena.get() / 100 * 97);
+    let fitted = fit(&model, &plain, budget, &options).expect("it fits");
+    assert!(fitted.predicted().arena <= budget);
+    assert!(fitted.layout.store_bytes() <= Bytes(64 << 20));
+    let checked = check_numbers(&model, &plain, &fitted, 2, SEED).expect("both steps run");
+    assert_eq!(checked.differences, []);
+    let nowhere = Some(Offload { folder: "/there/is/no/such/folder".into(), limit });
+    let options = FitOptions { offload: nowhere, ..options };
+    let error = fit(&model, &plain, budget, &options).expect_err("there is no folder");
+    assert!(error.to_string().contains("/there/is/no/such/folder"), "{error}");
 }

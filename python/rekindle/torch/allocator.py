@@ -1,11 +1,11 @@
 """What the allocator hands out and takes back, event by event.
 
 On the CPU the events are those of PyTorch's profiler. They have every block that an operation takes
-and gives back inside, which no list of tensors shows. A profiler is slow to start, so one is started
-for many operations, and a mark around each of them says which events are its own.
+and gives back inside, which no list of tensors shows. A profiler is slow to start, so one is
+started for many operations, and a mark around each of them says which events are its own.
 
-Limits: there can be one profiler at a time (`is_profiled`). What other threads of the same operation
-take is not seen.
+Limits: there can be one profiler at a time (`is_profiled`). What other threads of the same
+operation take is not seen.
 """
 
 from __future__ import annotations

@@ -27,15 +27,17 @@ from typing import Any
 import torch
 from torch import fx
 
-from rekindle.torch.dynamo_hooks import (
+from rekindle.torch.interfaces import (
     Place,
     answer_to_libraries,
     branch_value,
     constant_in_dynamo,
     decide_branches,
+    dynamo_config,
     guard_value,
+    without_fakes,
+    without_modes,
 )
-from rekindle.torch.interfaces import dynamo_config, without_fakes, without_modes
 from rekindle.torch.randomness import GeneratorStates
 
 MOST_CHANGES = 32
@@ -71,6 +73,14 @@ class Route:
             return True
         self._asked.append(place)
         return False
+
+    def told_compiled(self) -> list[str]:
+        """Where the model is told that it is compiled, in words: there it may compute something
+        else than in eager.
+        """
+        # Libraries ask by a function of their own; who calls it says more.
+        lines = [[f"{file}:{line}" for file, line in place[:2]] for place in self.compiled]
+        return sorted(" < ".join(pair) for pair in lines)
 
     def change(self, end: str) -> bool:
         """The graph has ended, for the reason `end`: changes the last answer. Gives whether there

@@ -2,9 +2,9 @@
 
 In: a joint graph in which dropout is as eager computes it on the CPU: an empty tensor of the
 input's type, filled with zeros and ones, and divided by the share that is kept. Out: the same graph
-in which ones and zeros are a byte each, and become numbers in an operation of its own. So a plan can
-keep the byte and make the numbers again, without drawing. The draw is the same: it does not depend
-on the type. Neither does an empty tensor read what it is to be like.
+in which ones and zeros are a byte each, and become numbers in an operation of its own. So a plan
+can keep the byte and make the numbers again, without drawing. The draw is the same: it does not
+depend on the type. Neither does an empty tensor read what it is to be like.
 """
 
 from __future__ import annotations

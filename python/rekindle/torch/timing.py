@@ -1,5 +1,5 @@
-"""What each node costs: how long it takes, and the bytes that it takes and gives back inside; measured
-on the device, or by a cost model.
+"""What each node costs: how long it takes, and the bytes that it takes and gives back inside;
+measured on the device, or by a cost model.
 
 In: a `Joint`. Out: microseconds and scratch for each computing node.
 
