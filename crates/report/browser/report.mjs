@@ -39,7 +39,8 @@ async function everySectionIsThere(page) {
       [`${planned} .boundary`, 1],
     [`${planned} .limit`, 1], [`${planned} .peak`, 1], ["#peak .parts", 2], ["#peak table", 2],
       ["#frontier circle.point", 3],
-    ["#frontier .chosen", 1], ["#frontier .beside", 2], ["#frontier circle.stored", 2], ["#activations tbody tr", 10],
+    ["#frontier .chosen", 1], ["#frontier .beside", 2], ["#frontier circle.stored", 2],
+      ["#activations tbody tr", 10],
       ["#profile .column", 20],
     ["#profile circle.point", 10], ["#batches rect.bar", 4], ["#batches .curve", 2],
       ["#batches tbody tr", 2],
@@ -241,8 +242,9 @@ for (const { name, ...screen } of SCREENS) {
   await choosePlan(page, RECOMPUTING);
   const checks = [everySectionIsThere, thePeakIsThePlans, thePageFits,
     ...(screen.isMobile ? [fingersLookAround] : [hoveringShowsNodeAndLiveSet,
-    draggingZoomsAndBothPanelsFollow]), keysMoveAndZoom, theTableSortsAndSearches, transfersHaveLanes,
-    ...(screen.isMobile ? [] : [pointingAtALaneTellsWhatIsCopied]), thePageFits, everyTabOpens];
+    draggingZoomsAndBothPanelsFollow]), keysMoveAndZoom, theTableSortsAndSearches,
+    transfersHaveLanes, ...(screen.isMobile ? [] : [pointingAtALaneTellsWhatIsCopied]), thePageFits,
+    everyTabOpens];
   for (const check of checks) {
     await check(page)
       .catch((error) => { throw new Error(`${name}, ${check.name}: ${error.message}`); });
