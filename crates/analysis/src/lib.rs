@@ -3,9 +3,9 @@
 //! In: a graph, whose times are measured or estimated elsewhere; or the CSV files of a profile.
 //! Out: [`Analysis`] (what each part is for, when each activation is used), [`Recomputation`] (what
 //! makes an activation again), [`Breakdown`] (what the live bytes are made of), and a [`Profile`]:
-//! the attributes of μ-TWO for every node and every activation, as rows of two tables. Of a schedule
-//! that moves storages to a store, [`Transfers`]: what is moved, what is hidden, what is waited for.
-//! Of a frontier, its [`knee()`].
+//! the attributes of μ-TWO for every node and every activation, as rows of two tables. Of a
+//! schedule that moves storages to a store, [`Transfers`]: what is moved, what is hidden, what is
+//! waited for. Of a frontier, its [`knee()`].
 //!
 //! [`Tracer`] is the one tracer of recomputations: the planner decides by it, and the tables show
 //! what it finds. Nothing here runs a node or reads a clock; `rekindle-profile` measures.

@@ -2,9 +2,9 @@
 //!
 //! In: the engine's calls before and after each node, each wait and each transfer. Out: JSON trace
 //! events: the step, in it one slice for each run of a node, in the category of its phase,
-//! `recompute` or `swap`, and for each time in which compute waits; where something is moved a track
-//! for each channel, with a slice for each transfer; and a counter of the bytes in use. Times are
-//! microseconds since the step began.
+//! `recompute` or `swap`, and for each time in which compute waits; where something is moved a
+//! track for each channel, with a slice for each transfer; and a counter of the bytes in use. Times
+//! are microseconds since the step began.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;

@@ -31,8 +31,8 @@ impl From<Planned> for Plan {
 
 #[pymethods]
 impl Plan {
-    /// Reads `remat.plan/1` or `remat.plan/2`. Nothing is known of its bound and status, and `verify` judges the
-    /// rest.
+    /// Reads `remat.plan/1` or `remat.plan/2`. Nothing is known of its bound and status, and
+    /// `verify` judges the rest.
     #[staticmethod]
     fn from_json(py: Python<'_>, text: &str) -> PyResult<Plan> {
         Ok(Plan {

@@ -65,6 +65,7 @@ function renderTiles(step, plan) {
       [exact ? "the predicted arena, to the byte" : `predicted ${bytes(measured.predicted_peak)}`,
       measured.bit_equal ? "; every bit the same" : ""], exact));
   }
+  byId("tiles").classList.toggle("many", tiles.length > 5);
   byId("tiles").replaceChildren(...tiles);
 }
 

@@ -56,7 +56,8 @@ function buysCard(step, plan) {
   const plain = step.schedules[0];
   // With a store, what it can do counts, too.
   const stored = plan.transfers && step.stored_frontier ? step.stored_frontier.points : [];
-  const known = step.frontier.concat(stored, { peak: plan.peak, seconds: plan.seconds, recomputed: null });
+  const known = step.frontier.concat(stored, { peak: plan.peak, seconds: plan.seconds,
+    recomputed: null });
   // The fastest plan that is known under a budget.
   const best = (budget) => known.filter((p) => p.peak <= budget)
     .sort((a, b) => a.seconds - b.seconds)[0];

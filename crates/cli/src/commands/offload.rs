@@ -72,8 +72,9 @@ impl Offloading {
         let mut options = with_store(&FitOptions { offload, ..options })?;
         options.plan.store = options.plan.store.map(rounded);
         if let Some(store) = options.plan.store {
-            let took = started.elapsed().as_secs_f64();
-            lines.line("store", format!("{} (measured in {took:.1} s)", store_text(folder, store)));
+            let (limit, took) = (self.offload_limit, started.elapsed().as_secs_f64());
+            let text = store_text(folder, store, limit);
+            lines.line("store", format!("{text} (measured in {took:.1} s)"));
         }
         Ok(options)
     }
@@ -86,12 +87,12 @@ impl Offloading {
     }
 }
 
-fn store_text(folder: &Path, store: Store) -> String {
-    let Store { out_rate, in_rate, latency, duplex, limit } = store;
+fn store_text(folder: &Path, store: Store, limit: Option<Bytes>) -> String {
+    let Store { out_rate, in_rate, duplex, .. } = store;
     let ways = if duplex { "both ways at once" } else { "one way at a time" };
     let limit = limit.map_or_else(String::new, |limit| format!(", {limit} at most"));
     let folder = folder.display();
-    format!("{folder}: {out_rate} out, {in_rate} in, {latency} each, {ways}{limit}")
+    format!("{folder}{limit}: {out_rate} out, {in_rate} in, {ways}")
 }
 
 /// Three digits: more of a measured number is noise, and a store is read by people, too.

@@ -1,5 +1,5 @@
-//! `rekindle plan`: decide what is kept, what is recomputed and, with a store, what is moved, under a
-//! budget.
+//! `rekindle plan`: decide what is kept, what is recomputed and, with a store, what is moved, under
+//! a budget.
 
 use std::path::PathBuf;
 

@@ -25,9 +25,9 @@ use crate::output::check_outputs;
 /// Make one HTML page of the results in a folder
 #[derive(clap::Args)]
 #[command(after_help = "\
-Files are known by what is in them: graphs (remat.graph/1), plans (remat.plan/1 and /2), the tables of \
-`rekindle profile`, of `rekindle frontier --out` and of `rekindle compare --csv`. What is missing \
-is said on the page, with the command that makes it.
+Files are known by what is in them: graphs (remat.graph/1), plans (remat.plan/1 and /2), the \
+tables of `rekindle profile`, of `rekindle frontier --out` and of `rekindle compare --csv`. What \
+is missing is said on the page, with the command that makes it.
 
 Examples:
   rekindle profile resnet50 --batch-size 4 --out r

@@ -140,10 +140,13 @@ fn profile_text(graph: &Graph, took: Duration) -> String {
 
 fn plan_text(fitted: &Fitted, took: Duration) -> String {
     let planned = &fitted.planned;
-    let moves = moves_of(fitted).map_or_else(String::new, |moves| {
-        let Transfers { moved_out, moved_in, hidden, waited, .. } = moves;
-        format!(", moves {moved_out} out and {moved_in} in ({hidden} hidden, {waited} waited)")
-    });
+    let moves = match moves_of(fitted) {
+        Some(Transfers { moved_out, moved_in, hidden, waited, .. }) => {
+            format!(", moves {moved_out} out and {moved_in} in ({hidden} hidden, {waited} waited)")
+        }
+        None if fitted.folder.is_some() => ", moves nothing".into(),
+        None => String::new(),
+    };
     format!(
         "{} recomputes {} nodes{moves} for {} more time (decided in {:.1} s)",
         planned.plan.strategy.as_deref().unwrap_or("the planner"),
