@@ -25,6 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 os.environ["REKINDLE_CACHE"] = "off"
 
 import rekindle
+from rekindle.torch import better_plan, planning
 from rekindle.torch.module import session_of
 
 WORLD = 2
@@ -81,10 +82,14 @@ def run(kind: str, rank: int) -> str:
     seed = 0 if kind == "tensor parallel" else rank
     batch = torch.randn(64, 16, generator=torch.Generator().manual_seed(seed))
     network = build(kind, rank)
-    plain = DistributedDataParallel(network) if kind.startswith("ddp") else network
+    is_parallel = kind in ("ddp inside", "ddp outside", "while training")
+    plain = DistributedDataParallel(network) if is_parallel else network
     expected = gradients(plain, batch) if kind not in ("different", "missing") else []
     network = build(kind, rank)
-    if kind == "ddp inside":
+    if kind == "while training":
+        # The plan is looked for while training goes on, and all change over at the third call.
+        planning.LONG_SEARCH, better_plan.CALLS = 0, 2
+    if kind in ("ddp inside", "while training"):
         model: nn.Module = DistributedDataParallel(rekindle.compile(network, 0.8, effort=1))
     elif kind == "ddp outside":
         model = rekindle.compile(DistributedDataParallel(network), 0.9, effort=1)
@@ -94,6 +99,8 @@ def run(kind: str, rank: int) -> str:
         found = gradients(model, batch)
         if not all(torch.equal(ours, theirs) for ours, theirs in zip(found, expected, strict=True)):
             return "other gradients"
+    if kind == "while training" and session_of(model)._better:
+        return "still the first plan"
     plans = "".join(planned.plan.to_json() for planned in session_of(model).planned)
     digests: list[str | None] = [None] * WORLD
     distributed.all_gather_object(digests, hashlib.sha256(plans.encode()).hexdigest())

@@ -40,6 +40,9 @@ class Ranks(unittest.TestCase):
     def test_a_planned_ddp(self) -> None:
         self.check("ddp outside", "same")
 
+    def test_a_better_plan_comes_to_all_at_the_same_call(self) -> None:
+        self.check("while training", "same")
+
     def test_fsdp2(self) -> None:
         self.check("fsdp", "same")
 

@@ -84,7 +84,7 @@ class Values(unittest.TestCase):
         self.assertGreaterEqual(self.peak("returned", differentiated="all"), both + 2 * size)
 
     def test_the_peak_is_the_predicted_one(self) -> None:
-        model = plan("returned", 0.7)
+        model = plan("returned", 0.8)
         with rekindle.measure_peak([*model.parameters(), self.value]) as measured:
             result = model(self.value)
             result.loss.backward()

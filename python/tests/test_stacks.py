@@ -17,10 +17,13 @@ from typing import Any
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import accelerate
+import datasets
 import lightning
 import peft
+import tokenizers
 import torch
 import transformers
+import trl
 from torch import nn
 
 import rekindle
@@ -32,7 +35,7 @@ ROWS, LENGTH, WORDS = 8, 32, 96
 
 
 def language_model(dropout: float = 0.1, **options: Any) -> nn.Module:
-    """A GPT-2 of two layers: its head is its embedding."""
+    """A GPT-2 of one layer: its head is its embedding."""
     torch.manual_seed(0)
     config = transformers.GPT2Config(
         vocab_size=WORDS,
@@ -40,7 +43,7 @@ def language_model(dropout: float = 0.1, **options: Any) -> nn.Module:
         eos_token_id=0,
         n_positions=LENGTH,
         n_embd=32,
-        n_layer=2,
+        n_layer=1,
         n_head=2,
         resid_pdrop=dropout,
         embd_pdrop=dropout,
@@ -84,6 +87,8 @@ class Stack(unittest.TestCase):
         self.enterContext(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", rekindle.OverBudget)
+        datasets.disable_progress_bars()
+        transformers.utils.logging.disable_progress_bar()
         self.folder = self.enterContext(tempfile.TemporaryDirectory())
         accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
 
@@ -183,6 +188,66 @@ class HuggingFace(Stack):
         planned.save_pretrained(self.folder)
         again = peft.PeftModel.from_pretrained(language_model(), self.folder)
         self.assert_same(again, planned)
+
+
+class SupervisedFineTuning(Stack):
+    """TRL's trainer, with an adapter."""
+
+    def train(self, model: nn.Module) -> list[int]:
+        words = {"<pad>": 0, "<eos>": 1} | {f"w{number}": number for number in range(2, WORDS)}
+        tokenizer = transformers.PreTrainedTokenizerFast(
+            tokenizer_object=tokenizers.Tokenizer(tokenizers.models.WordLevel(words, "<pad>")),
+            pad_token="<pad>",
+            eos_token="<eos>",
+        )
+        peaks: list[int] = []
+
+        class Measured(trl.SFTTrainer):
+            def training_step(self, model: nn.Module, inputs: Any, *args: Any) -> Any:
+                tensors = [value for value in inputs.values() if torch.is_tensor(value)]
+                with measured(model, tensors, peaks):
+                    return super().training_step(model, inputs, *args)
+
+        arguments = trl.SFTConfig(
+            output_dir=self.folder,
+            per_device_train_batch_size=ROWS,
+            num_train_epochs=1,
+            report_to=[],
+            disable_tqdm=True,
+            use_cpu=True,
+            bf16=False,
+            logging_strategy="no",
+            save_strategy="no",
+            max_length=LENGTH,
+            gradient_checkpointing=False,
+        )
+        data = datasets.Dataset.from_list(
+            [{"input_ids": text["input_ids"].clamp(min=2).tolist()} for text in texts()]
+        )
+        torch.manual_seed(3)
+        trainer = Measured(
+            model=model,
+            args=arguments,
+            train_dataset=data,
+            processing_class=tokenizer,
+            peft_config=lora(),
+        )
+        with contextlib.redirect_stdout(io.StringIO()):
+            trainer.train()
+        return peaks
+
+    def test_an_adapter(self) -> None:
+        """The trainer's own loss, in place of the model's, ends a graph: what it takes is said not
+        to be counted, and what is planned is held.
+        """
+        plain, planned = language_model(0.0), self.plan(language_model(0.0))
+        eager = self.train(plain)
+        warnings.simplefilter("always", rekindle.UnplannedPart)
+        with self.assertWarnsRegex(rekindle.UnplannedPart, "2 graphs.*its memory is not counted"):
+            peaks = self.train(planned)
+        self.assertLess(max(peaks), max(eager))
+        self.assert_held(planned, [step.peak for step in session_of(planned).planned])
+        self.assert_same(planned, plain)
 
 
 class Accelerate(Stack):

@@ -26,6 +26,7 @@ from rekindle.torch.interfaces import (
     reset_dynamo,
 )
 from rekindle.torch.joint import Joint
+from rekindle.torch.outputs import cut_off
 
 Batch = torch.Tensor | Sequence[Any] | Mapping[str, Any]
 """A model's arguments: one, several in order, or several by name."""
@@ -38,7 +39,9 @@ class _Captured(Exception):
 
 
 def capture(model: torch.nn.Module, inputs: Batch) -> Joint:
-    """The joint graph of one training step of `model`, which must return its loss."""
+    """The joint graph of one training step of `model`, which must return its loss. What it returns
+    beside it is not differentiated, as `compile` has it.
+    """
 
     def stop(module: fx.GraphModule, _: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
         static = options.get("static_lifetime_input_indices") or ()
@@ -49,13 +52,18 @@ def capture(model: torch.nn.Module, inputs: Batch) -> Joint:
             "nothing in this call needs a gradient, so there is no training step in it"
         )
 
-    backend = traced_as_eager(
+    backend: Callable[..., Callable[..., Any]] = traced_as_eager(
         aot_autograd(
             fw_compiler=never, bw_compiler=never, inference_compiler=never, partition_fn=stop
         )
     )
+
+    def without_others(module: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        cut_off(module)
+        return backend(module, inputs)
+
     try:
-        _run_whole(model, backend, *arguments_of(inputs))
+        _run_whole(model, without_others, *arguments_of(inputs))
     except BackendCompilerFailed as failure:
         if isinstance(failure.inner_exception, _Captured):
             return failure.inner_exception.joint

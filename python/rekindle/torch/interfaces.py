@@ -51,6 +51,7 @@ NEEDED: tuple[Interface, ...] = (
     ("_get_current_graph_task_keep_graph", "torch._C._autograd"),
     ("_profiler_enabled", "torch._C._autograd"),
     ("_cdata", "torch.UntypedStorage"),
+    ("_is_view", "torch.Tensor"),
     ("_backward_hooks", "torch.nn.Module"),
     ("_backward_pre_hooks", "torch.nn.Module"),
     ("_opname", "torch.ops.aten.clone.default"),
@@ -213,6 +214,11 @@ def mark_boxed(call: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
     return call
 
 
+def is_view(tensor: torch.Tensor) -> bool:
+    """Whether autograd knows a tensor as a view of another."""
+    return bool(tensor._is_view())
+
+
 def keeps_graph() -> bool:
     """Whether the backward that runs now keeps its graph for another."""
     return bool(torch._C._autograd._get_current_graph_task_keep_graph())
@@ -370,7 +376,7 @@ def _captures_no_stream() -> bool:
     return False
 
 
-def _kinds(kind: type) -> list[Any]:
+def _kinds(kind: Any) -> list[Any]:
     """A class and all that are made from it."""
     return [kind, *(more for below in kind.__subclasses__() for more in _kinds(below))]
 

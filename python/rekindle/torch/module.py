@@ -7,7 +7,8 @@ and to delete. `isinstance`, the signature of `forward` and what a library looks
 the module's too, so whatever takes the module takes the planned one.
 
 Its forward goes to a `Runner`. Whoever replaces the forward, as libraries for mixed precision do,
-replaces that of the planned module and finds the planned forward inside.
+replaces what is planned: the new one is run by plan, and the forward that it found, inside it, is
+the module's.
 
 A copy is a planned module of a copy, with the same settings and no plans yet.
 """
@@ -48,6 +49,7 @@ def compile(
     effort: int | None = None,
     time_limit: float | None = None,
     differentiated: Differentiated = "loss",
+    wait: bool = False,
 ) -> PlannedModule:
     """A module that trains like `module`, bit for bit, and whose step needs no more than `budget`
     at its peak.
@@ -62,7 +64,9 @@ def compile(
     `rekindle.strategies()`. `effort` (0 to 10) and `time_limit` (seconds) bound the planning.
     `differentiated`: of what the module returns beside a loss (values without dimensions), nothing
     is differentiated, so that logits cost no gradient; who does so all the same gets a
-    `NotDifferentiated` error, and says `"all"`. `check`: the first step of each plan also runs
+    `NotDifferentiated` error, and says `"all"`. `wait`: the first step waits for the best plan that
+    the planner finds, where it would otherwise run by one that is found at once and make room for
+    the better one between two steps. `check`: the first step of each plan also runs
     without it, and every number must be the same, bit for bit. That step needs the memory of both.
     `inductor`: Inductor compiles the plan's two modules. What is saved between them is what the
     plan saves, and dropout draws what it draws in eager; but fused operations round differently, so
@@ -89,7 +93,9 @@ def compile(
     if inductor:
         require_compiler(part.device for part in module.parameters())
     settings = Settings(budget, profile, strategy, effort, time_limit, differentiated)
-    return _planned(module, _session(settings, optimizer, check, inductor))
+    session = _session(settings, optimizer, check, inductor)
+    session.wait = wait
+    return _planned(module, session)
 
 
 def backend(
@@ -191,13 +197,13 @@ class PlannedModule(torch.nn.Module):
         return made if runner.replaced is None else (*made, runner.replaced)
 
     def __setstate__(self, replaced: Any) -> None:
-        runner_of(self).replaced = replaced
+        runner_of(self).replace(replaced)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PlannedModule:
         runner = runner_of(self)
         planned = _planned(copy.deepcopy(runner.module, memo), runner.session.again())
         memo[id(self)] = planned
-        runner_of(planned).replaced = copy.deepcopy(runner.replaced, memo)
+        runner_of(planned).replace(copy.deepcopy(runner.replaced, memo))
         return planned
 
 
@@ -250,7 +256,10 @@ class _Forward:
 
     def __init__(self, plain: type[torch.nn.Module]) -> None:
         def forward(self: PlannedModule, *args: Any, **kwargs: Any) -> Any:
-            return _run_uncompiled(self._rekindle, args, kwargs)
+            runner = self._rekindle
+            if runner.is_running:
+                return runner.module.forward(*args, **kwargs)
+            return _run_uncompiled(runner, args, kwargs)
 
         forward.__doc__ = plain.forward.__doc__
         forward.__module__ = plain.__module__
@@ -264,15 +273,31 @@ class _Forward:
         if planned is None:
             return self.forward
         replaced = planned._rekindle.replaced
-        return types.MethodType(self.forward, planned) if replaced is None else replaced
+        return types.MethodType(
+            self.forward if replaced is None else _in_place_of_forward(replaced), planned
+        )
 
     def __set__(self, planned: PlannedModule, forward: Any) -> None:
-        planned._rekindle.replaced = forward
+        is_own = getattr(forward, "__func__", forward) is self.forward
+        planned._rekindle.replace(None if is_own else forward)
 
     def __delete__(self, planned: PlannedModule) -> None:
-        planned._rekindle.replaced = None
+        planned._rekindle.replace(None)
 
 
-@torch.compiler.disable(reason="a planned module is compiled by Rekindle")
+def _in_place_of_forward(replaced: Callable[..., Any]) -> Callable[..., Any]:
+    """What has been put in place of a forward, run by plan. Inside a run it is as it is."""
+
+    def forward(self: PlannedModule, *args: Any, **kwargs: Any) -> Any:
+        runner = self._rekindle
+        if runner.is_running:
+            return replaced(*args, **kwargs)
+        return _run_uncompiled(runner, args, kwargs)
+
+    forward.__wrapped__ = replaced  # type: ignore[attr-defined]
+    return forward
+
+
+@torch.compiler.disable(reason="a planned module is compiled by Rekindle")  # type: ignore[untyped-decorator]
 def _run_uncompiled(runner: Runner, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return runner.run(args, kwargs)

@@ -47,7 +47,7 @@ def cut_off(module: fx.GraphModule) -> list[int]:
                 cut[value] = module.graph.call_method("detach", (value,))
                 cut[value].meta = dict(value.meta)
     output.args = (
-        type(results)(cut[value] if at in others else value for at, value in enumerate(results)),
+        tuple(cut[others[at]] if at in others else value for at, value in enumerate(results)),
     )
     module.recompile()
     return list(others)

@@ -39,14 +39,24 @@ def agree(digest: str, find: Callable[[], Answer]) -> Answer:
     """What `find` gives, on the first rank. It must survive being sent; an error of `find` is
     raised on every rank.
     """
-    if (
-        not (distributed.is_available() and distributed.is_initialized())
-        or distributed.get_world_size() == 1
-    ):
+    if is_one():
         return find()
     meeting = _Meeting()
     meeting.refuse_different(digest)
     return meeting.first_says(find)
+
+
+def is_one() -> bool:
+    """Whether this process trains alone."""
+    return (
+        not (distributed.is_available() and distributed.is_initialized())
+        or distributed.get_world_size() == 1
+    )
+
+
+def is_first() -> bool:
+    """Whether this process plans for all."""
+    return is_one() or distributed.get_rank() == 0
 
 
 def patience() -> float:

@@ -11,9 +11,10 @@ into the call needs a gradient.
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 import torch
@@ -42,20 +43,22 @@ MOST_SHAPES = 64
 class Compiled:
     """A module, compiled for arguments of some shapes."""
 
-    def __init__(self, module: torch.nn.Module, session: Session, *, is_parallel: bool) -> None:
-        self.module, self.session, self.is_parallel = module, session, is_parallel
+    def __init__(
+        self, function: Callable[[], Callable[..., Any]], session: Session, *, is_whole: bool
+    ) -> None:
+        self._function, self._session = function, session
         self.route = Route()
-        self.is_whole = not (is_parallel or is_sharded(module))
+        self.is_whole = is_whole
         """Whether the step is one graph, as far as is known."""
         self.function = self._compile()
         self.numbers: set[int] = set()
         """The graphs that were captured."""
 
     def _compile(self) -> Callable[..., Any]:
-        # What runs a module in parallel is not to be looked into.
-        function = self.module.forward if self.is_parallel else _function_of_its_own(self.module)
-        backend = self.session.backend()
-        return torch.compile(function, backend=backend, dynamic=False, fullgraph=self.is_whole)
+        backend = self._session.backend()
+        return torch.compile(
+            self._function(), backend=backend, dynamic=False, fullgraph=self.is_whole
+        )
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the module, on the way through it on which it is one graph if there is one."""
@@ -71,13 +74,15 @@ class Compiled:
                 self.function = self._compile()
 
 
-def _function_of_its_own(module: torch.nn.Module) -> Callable[..., Any]:
-    """A function that calls the module's forward. What is compiled is kept with the code of a
-    function, so it goes when this one goes.
+def _function_of_its_own(
+    module: torch.nn.Module, replaced: Callable[..., Any] | None
+) -> Callable[..., Any]:
+    """A function that calls the module's forward, or what is in its place. What is compiled is kept
+    with the code of a function, so it goes when this one goes.
     """
 
     def planned_step(*args: Any, **kwargs: Any) -> Any:
-        return module.forward(*args, **kwargs)
+        return (module.forward if replaced is None else replaced)(*args, **kwargs)
 
     planned_step.__code__ = planned_step.__code__.replace()
     return planned_step
@@ -91,6 +96,8 @@ class Runner:
         self.session = session
         self.replaced: Callable[..., Any] | None = None
         """What others have put in place of the planned module's forward."""
+        self.is_running = False
+        """Whether a call runs: what it calls is not planned on its own."""
         self.compiled: OrderedDict[Hashable, Compiled] = OrderedDict()
         """For each number of bytes of gradients that are found and shapes of arguments; the last
         used at the end.
@@ -103,7 +110,8 @@ class Runner:
         leaves = pytree.tree_leaves((args, kwargs))
         values = [*self.module.parameters(), *leaves]
         if not (torch.is_grad_enabled() and any(_needs_gradient(value) for value in values)):
-            return self.module.forward(*args, **kwargs)
+            with self._running():
+                return (self.replaced or self.module.forward)(*args, **kwargs)
         session = self.session
         if session.plan_together() or session.autocast.is_to_be_captured_anew():
             self.compiled.clear()
@@ -129,17 +137,41 @@ class Runner:
             check.compare(args, kwargs, result)
         return result
 
+    def replace(self, forward: Callable[..., Any] | None) -> None:
+        """Puts something in place of the forward, or the forward back."""
+        self.replaced = forward
+        self._drop(list(self.compiled))
+
+    @contextlib.contextmanager
+    def _running(self) -> Iterator[None]:
+        before, self.is_running = self.is_running, True
+        try:
+            yield
+        finally:
+            self.is_running = before
+
     def _compiled_for(self, key: Hashable) -> Compiled:
         """The compiled module for a kind of calls. Old ones make room for it."""
         found = self.compiled.pop(key, None)
         if found is None or len(found.numbers) >= MOST_SHAPES:
-            found = Compiled(self.module, self.session, is_parallel=self.is_parallel)
+            is_whole = not (self.is_parallel or is_sharded(self.module))
+            found = Compiled(self._function, self.session, is_whole=is_whole)
         self.compiled[key] = found
-        while len(self.compiled) > MOST_SHAPES:
-            _, dropped = self.compiled.popitem(last=False)
-            used = [compiled.numbers for compiled in self.compiled.values()]
-            self.session.forget(dropped.numbers.difference(*used))
+        self._drop(list(self.compiled)[:-MOST_SHAPES])
         return found
+
+    def _function(self) -> Callable[..., Any]:
+        # What runs a module in parallel is not to be looked into.
+        if self.is_parallel and self.replaced is None:
+            function: Callable[..., Any] = self.module.forward
+            return function
+        return _function_of_its_own(self.module, self.replaced)
+
+    def _drop(self, keys: list[Hashable]) -> None:
+        """Drops some compiled functions, and what is known of the graphs that only they run."""
+        dropped = [self.compiled.pop(key).numbers for key in keys]
+        used = [compiled.numbers for compiled in self.compiled.values()]
+        self.session.forget(set().union(*dropped).difference(*used))
 
     def _call(self, compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
@@ -152,6 +184,7 @@ class Runner:
                     skip_nnmodule_hook_guards=False,
                 ),
                 without_fakes_log(),
+                self._running(),
             ):
                 return compiled.run(*args, **kwargs)
         except BackendCompilerFailed as failure:

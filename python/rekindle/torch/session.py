@@ -32,9 +32,10 @@ from torch import fx
 from rekindle.errors import LiveGradients, OverBudget, RekindleError, SplitStep
 from rekindle.settings import Settings
 from rekindle.torch.autocast import BackwardAutocast
+from rekindle.torch.better_plan import BetterPlan
 from rekindle.torch.capture import traced_as_eager
 from rekindle.torch.execute import Boxed, boxed
-from rekindle.torch.halves import Halves
+from rekindle.torch.halves import Halves, leave_room
 from rekindle.torch.held import Outstanding, gradient_bytes, state_bytes, unread
 from rekindle.torch.interfaces import (
     aot_autograd,
@@ -45,8 +46,9 @@ from rekindle.torch.interfaces import (
 )
 from rekindle.torch.joint import Joint
 from rekindle.torch.lower import Lowered, lower
+from rekindle.torch.neighbours import is_larger, nearest, with_costs_of
 from rekindle.torch.outputs import cut_off, refusing
-from rekindle.torch.planning import Decide, PlannedGraph, TimedPlan, plan_joint
+from rekindle.torch.planning import Decide, PlannedGraph, TimedPlan, better_than, plan_joint
 from rekindle.torch.ranks import agree
 from rekindle.torch.several_graphs import GraphsOfStep, Others, Part, first_pass
 
@@ -120,6 +122,7 @@ class Session:
         left_by_optimizer: int = 0,
         check: bool = False,
         inductor: bool = False,
+        wait: bool = False,
     ) -> None:
         self.settings = settings
         self.optimizer = optimizer
@@ -129,6 +132,8 @@ class Session:
         """
         self.check = check
         self.inductor = inductor
+        self.wait = wait
+        """Whether a step waits for the best plan that the planner finds."""
         self.state = State.BACKEND
         self.failure: RekindleError | None = None
         """Why the state is FAILED."""
@@ -153,6 +158,10 @@ class Session:
         """Those that are not to be planned again before they run, in the order of their first
         calls.
         """
+        self._better: dict[int, BetterPlan] = {}
+        """Plans that are being made, for graphs that run by their first ones."""
+        self._halves: dict[int, list[Halves]] = {}
+        """The captures of these graphs."""
         self._parts: dict[int, Part] = {}
         self._decided: dict[int, TimedPlan] = {}
         """The plans that count the other graphs of their step."""
@@ -187,7 +196,26 @@ class Session:
         that earlier calls still hold.
         """
         self.call = Call(gradients)
-        return sum(self.outstanding.bytes().values())
+        waiting = self.outstanding.bytes()
+        for number in [number for number in self._better if number not in waiting]:
+            self._take_better(number)
+        return sum(waiting.values())
+
+    def _take_better(self, number: int) -> None:
+        """Between two steps, a better plan takes the place of the first one if it is there."""
+        better = self._better[number]
+        better.calls += 1
+        if not better.is_due():
+            return
+        decided, halves = better.take(), self._halves.pop(number)
+        del self._better[number]
+        if decided is None:
+            return
+        known = self._collected[number]
+        planned = plan_joint(known.joint, self.settings, known.lowered, given=decided)
+        planned.seconds += known.seconds
+        if all([half.replace(planned) for half in halves]):
+            self._collected[number] = self._running[number] = planned
 
     def end(self) -> None:
         """A call of the model is over."""
@@ -198,17 +226,22 @@ class Session:
     def forget(self, numbers: Iterable[int]) -> None:
         """Drops what is known of some graphs, which will not run again as they are."""
         gone = set(numbers)
-        for known in (self._collected, self._running, self._parts, self._decided):
-            for number in gone.intersection(known):
-                del known[number]
+        for number in gone:
+            for known in (self._collected, self._running, self._parts, self._decided):
+                known.pop(number, None)
+            self._better.pop(number, None)
+            self._halves.pop(number, None)
         self._numbers = {key: n for key, n in self._numbers.items() if n not in gone}
 
-    def allowed(self, plain_peak: int) -> int:
+    def _allowed(self, plain_peak: int) -> int:
         """The budget in bytes, for a step whose plain peak is known. A share is one of the largest
         step so far.
         """
-        self.largest_budget = max(self.largest_budget, self.settings.bytes_for(plain_peak))
+        self.largest_budget = self._settings_now().bytes_for(plain_peak)
         return self.largest_budget
+
+    def _settings_now(self) -> Settings:
+        return self.settings.with_at_least(self.largest_budget)
 
     def _undecided(self) -> bool:
         """Whether graphs ran in this call that wait to be planned together."""
@@ -226,7 +259,7 @@ class Session:
         self._go(State.PLANNING)
         try:
             numbers, step = self._step()
-            budget = self.allowed(step.plain_peak)
+            budget = self._allowed(step.plain_peak)
             digests = "".join(part.graph.digest for part in step.parts)
             decided = agree(digests, lambda: step.plan(self.settings, budget))
         except RekindleError as error:
@@ -259,7 +292,7 @@ class Session:
     def _warn_of_first_pass(self) -> None:
         """The parts are known, and so is what the pass that collected them needs."""
         numbers, step = self._step()
-        budget = self.allowed(step.plain_peak)
+        budget = self._allowed(step.plain_peak)
         peak = step.peak([self._collected[number].plan for number in numbers])
         if peak > budget:
             warnings.warn(
@@ -291,9 +324,21 @@ class Session:
         halves = Halves(number, planned, self.autocast, check=self.check, inductor=self.inductor)
         capture = next(self._capture_numbers)
         self._captures[capture] = halves
+        if planned.decided.is_first:
+            self._look_for_better(halves)
         forward, backward = planned.modules.forward, planned.modules.backward
         forward.meta[CAPTURE] = backward.meta[CAPTURE] = capture
         return forward, backward
+
+    def _look_for_better(self, halves: Halves) -> None:
+        """A graph runs by its first plan: a better one is looked for."""
+        number, planned, settings = halves.number, halves.planned, self._settings_now()
+        leave_room(planned)
+        self._halves.setdefault(number, []).append(halves)
+        if number not in self._better:
+            self._better[number] = BetterPlan(
+                planned.graph.digest, lambda progress: better_than(planned, settings, progress)
+            )
 
     def _lower(self, joint: Joint) -> tuple[int, Lowered]:
         """The number of a graph, and the graph to plan."""
@@ -311,8 +356,20 @@ class Session:
             return plan_joint(joint, self.settings, lowered, given=given)
         if self._is_split:
             return plan_joint(joint, self.settings, lowered, decide=self._first_pass(joint))
-        settings = self.settings.with_budget(self.allowed(lowered.graph.peak))
-        return plan_joint(joint, settings, lowered)
+        near = nearest(lowered, self._running.values())
+        is_known = near is not None and is_larger(near, lowered)
+        planned = plan_joint(
+            joint,
+            self._settings_now(),
+            lowered,
+            cost=(lambda: (with_costs_of(near, lowered), near.decided.guessed))
+            if near is not None and is_known
+            else None,
+            start=near.plan if near is not None else None,
+            is_urgent=not self.wait and not self.inductor and self.state is State.ONE_GRAPH,
+        )
+        self.largest_budget = planned.plan.budget
+        return planned
 
     def _first_pass(self, joint: Joint) -> Decide:
         """How a graph is planned while those behind it are not known: what it saves shall be
@@ -358,13 +415,15 @@ class Session:
             left_by_optimizer=self.left_by_optimizer,
             check=self.check,
             inductor=self.inductor,
+            wait=self.wait,
         )
 
     def __deepcopy__(self, _memo: Any) -> Session:
         return self.again()
 
     def __reduce__(self) -> tuple[Callable[..., Session], tuple[Any, ...]]:
-        return _restored, (self.settings, self.check, self.inductor, self.optimizer_bytes())
+        options = self.check, self.inductor, self.wait
+        return _restored, (self.settings, *options, self.optimizer_bytes())
 
     def backend(self) -> Compiler:
         """What `torch.compile` takes as its backend."""
@@ -443,6 +502,10 @@ class Session:
         return mark_boxed(call)
 
 
-def _restored(settings: Settings, check: bool, inductor: bool, optimizer_bytes: int) -> Session:
+def _restored(
+    settings: Settings, check: bool, inductor: bool, wait: bool, optimizer_bytes: int
+) -> Session:
     """A session that was sent to another process, or kept in a file."""
-    return Session(settings, left_by_optimizer=optimizer_bytes, check=check, inductor=inductor)
+    return Session(
+        settings, left_by_optimizer=optimizer_bytes, check=check, inductor=inductor, wait=wait
+    )
