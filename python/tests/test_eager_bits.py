@@ -83,11 +83,11 @@ class Case(unittest.TestCase):
         *,
         inside: bool = False,
     ) -> rekindle.PlannedModule:
-        """Two steps of the planned module leave what two steps of the module leave."""
+        """A few steps of the planned module leave what those of the module leave."""
         planned = rekindle.compile(copy.deepcopy(module), budget, profile="roofline", effort=1)
         for part in (module, planned):
             torch.manual_seed(9)
-            for _ in range(2):
+            for _ in range(3):
                 part.zero_grad()
                 with torch.autocast("cpu", autocast, enabled=autocast is not None):
                     loss = part(x)
@@ -115,9 +115,16 @@ class Bits(Case):
         self.assert_alike(Steps(FUNCTIONS), torch.randn(BATCH), autocast=torch.bfloat16)
 
     def test_a_backward_inside_autocast(self) -> None:
+        def exactly(x: torch.Tensor) -> torch.Tensor:
+            """Its forward is exact, and eager's backward follows the autocast around it."""
+            with torch.autocast("cpu", enabled=False):
+                return x.float() @ torch.full((32, 32), 0.3)
+
         torch.manual_seed(0)
-        module = Steps([lambda x: x, lambda x: x.float() @ torch.ones(32, 32), *FUNCTIONS[:2]])
+        module = Steps([exactly, FUNCTIONS[0], exactly])
         self.assert_alike(module, torch.randn(BATCH), autocast=torch.bfloat16, inside=True)
+        module = Steps([exactly, FUNCTIONS[0], exactly])
+        self.assert_alike(module, torch.randn(BATCH), autocast=torch.bfloat16)
 
     def test_a_batch_norm_used_twice(self) -> None:
         for uses in (2, 4):

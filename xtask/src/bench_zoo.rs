@@ -180,10 +180,9 @@ fn claim(model: &str, rows: &[Row]) -> Claim {
     let mut broken: Vec<String> = ours.iter().filter_map(|row| row.broken()).collect();
     broken.extend(process.map(|row| row.error.clone()));
     match broken.is_empty() && !ours.is_empty() {
-        true => (
-            true,
-            format!("{model}: at {} budgets eager's bits, predicted = measured", ours.len()),
-        ),
+        true => {
+            (true, format!("{model}: at {} budgets eager's bits, predicted = measured", ours.len()))
+        }
         false => (false, format!("{model}: {}", broken.join("; "))),
     }
 }

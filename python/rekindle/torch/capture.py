@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from rekindle.errors import RekindleError, UnsupportedGraph
+from rekindle.torch.autocast import OUTSIDE, BackwardAutocast
 from rekindle.torch.eager_route import Route
 from rekindle.torch.interfaces import (
     BackendCompilerFailed,
@@ -92,13 +93,16 @@ def _run_whole(
                 raise
 
 
-def traced_as_eager(compiler: Callable[..., Any]) -> Callable[..., Any]:
+def traced_as_eager(
+    compiler: Callable[..., Any], autocast: BackwardAutocast | None = None
+) -> Callable[..., Any]:
     """A backend whose graphs have the operations that eager runs: they fall apart as in eager, and
-    the backward is traced without autocast, as it runs when it is called outside of it.
+    the backward is traced for the place where it is called, inside autocast or outside of it.
     """
 
     def compile(*args: Any, **kwargs: Any) -> Any:
-        with eager_dispatch(), functorch_config.patch(backward_pass_autocast="off"):
+        where = OUTSIDE if autocast is None else autocast.traced
+        with eager_dispatch(), functorch_config.patch(backward_pass_autocast=where):
             return compiler(*args, **kwargs)
 
     return compile

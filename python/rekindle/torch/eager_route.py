@@ -74,6 +74,14 @@ class Route:
         self._asked.append(place)
         return False
 
+    def told_compiled(self) -> list[str]:
+        """Where the model is told that it is compiled, in words: there it may compute something
+        else than in eager.
+        """
+        # Libraries ask by a function of their own; who calls it says more.
+        lines = [[f"{file}:{line}" for file, line in place[:2]] for place in self.compiled]
+        return sorted(" < ".join(pair) for pair in lines)
+
     def change(self, end: str) -> bool:
         """The graph has ended, for the reason `end`: changes the last answer. Gives whether there
         was one to change; the answer that did not help is taken back.

@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from rekindle.errors import OverBudget, RetainedGraph
+from rekindle.torch.autocast import BackwardAutocast
 from rekindle.torch.bit_check import BitCheck
 from rekindle.torch.execute import Boxed, boxed
 from rekindle.torch.interfaces import detect_fake_mode, is_view, keeps_graph, mark_boxed
@@ -30,11 +31,18 @@ class Halves:
     """
 
     def __init__(
-        self, number: int, planned: PlannedGraph, *, check: bool = False, inductor: bool = False
+        self,
+        number: int,
+        planned: PlannedGraph,
+        autocast: BackwardAutocast,
+        *,
+        check: bool = False,
+        inductor: bool = False,
     ) -> None:
         self.number = number
         """Which of the session's graphs it is."""
         self.planned = planned
+        self.autocast = autocast
         self.check = check
         self.inductor = inductor
         self._slots = 0
@@ -64,7 +72,8 @@ class Halves:
 
         def call(arguments: list[Any]) -> Any:
             _refuse_retained_graph()
-            return self._backward(arguments)
+            with self.autocast.around():
+                return self._backward(arguments)
 
         return mark_boxed(call)
 

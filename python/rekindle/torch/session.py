@@ -31,6 +31,7 @@ from torch import fx
 
 from rekindle.errors import LiveGradients, OverBudget, RekindleError, SplitStep
 from rekindle.settings import Settings
+from rekindle.torch.autocast import BackwardAutocast
 from rekindle.torch.better_plan import BetterPlan
 from rekindle.torch.capture import traced_as_eager
 from rekindle.torch.execute import Boxed, boxed
@@ -137,6 +138,9 @@ class Session:
         self.failure: RekindleError | None = None
         """Why the state is FAILED."""
         self.call = Call()
+        self.autocast = BackwardAutocast()
+        self.told_compiled: set[str] = set()
+        """Where the model's Python is told that it is compiled."""
         self.largest_budget = 0
         """The bytes that the largest step so far may use."""
         self.resident: Callable[[], tuple[int, int]] = lambda: (0, 0)
@@ -317,7 +321,7 @@ class Session:
         planned = self._plan(number, joint, lowered)
         self._collected[number] = self._running[number] = planned
         self.call.captured.append(number)
-        halves = Halves(number, planned, check=self.check, inductor=self.inductor)
+        halves = Halves(number, planned, self.autocast, check=self.check, inductor=self.inductor)
         capture = next(self._capture_numbers)
         self._captures[capture] = halves
         if planned.decided.is_first:
@@ -437,7 +441,7 @@ class Session:
             run = capture(module, inputs)
             return refusing(run, unread) if unread else run
 
-        return compiler if self.inductor else traced_as_eager(compiler)
+        return compiler if self.inductor else traced_as_eager(compiler, self.autocast)
 
     def _cut_off(self, module: fx.GraphModule) -> list[int]:
         """Takes what nobody differentiates out of a graph that ends a call; gives the positions of
