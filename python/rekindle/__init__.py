@@ -18,13 +18,14 @@ from rekindle._native import (
     Graph,
     Node,
     Plan,
+    Transfers,
     parse_budget,
     rewrite,
     strategies,
     verify,
 )
 from rekindle.errors import *  # noqa: F403 (every error, by its name)
-from rekindle.planner import plan, smallest
+from rekindle.planner import frontier, plan, smallest
 
 if TYPE_CHECKING:
     from rekindle import torch
@@ -51,8 +52,10 @@ __all__ = [
     "PlannedModule",
     "Report",
     "StepProfile",
+    "Transfers",
     "backend",
     "compile",
+    "frontier",
     "max_batch",
     "measure_peak",
     "parse_budget",

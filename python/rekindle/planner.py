@@ -1,8 +1,9 @@
-"""`rekindle.plan`: a graph and a budget → a plan. It needs no PyTorch."""
+"""`rekindle.plan`: a graph and a budget → a plan; `rekindle.frontier`: plans for many budgets. They
+need no PyTorch.
+"""
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 
@@ -12,6 +13,8 @@ from rekindle.settings import Budget, Settings
 
 PATIENCE_SECONDS = 5.0
 """Nothing is said before, and then once in this time."""
+FEWEST_POINTS = 2
+"""A frontier has two ends."""
 
 
 def plan(
@@ -21,25 +24,34 @@ def plan(
     strategy: str = "search",
     effort: int | None = None,
     time_limit: float | None = None,
+    store: str | None = None,
 ) -> _native.Plan:
     """A plan that runs `graph` in `budget`: bytes, text (`"8GiB"`, `"60%"`) or a share of the plain
     step's peak (`0.6`).
 
     `strategy` is one of `rekindle.strategies()`; `effort` (0 to 10) and `time_limit` (seconds)
-    bound the planning. Raises `InfeasibleBudget` if no plan fits.
+    bound the planning. With a `store`, such as `"out=25GB/s,in=25GB/s,latency=10us"`, tensors may
+    be moved to it and back; add `half-duplex` for one channel, `limit=40GiB` for the most that it
+    may hold. Raises `InfeasibleBudget` if no plan fits.
     """
-    settings = Settings(budget, strategy=strategy, effort=effort, time_limit=time_limit)
+    settings = Settings(
+        budget, strategy=strategy, effort=effort, time_limit=time_limit, store=store
+    )
     return plan_with(settings, graph, settings.bytes_for(graph.peak))
 
 
 def smallest(
-    graph: _native.Graph, *, strategy: str = "search", effort: int | None = None
+    graph: _native.Graph,
+    *,
+    strategy: str = "search",
+    effort: int | None = None,
+    store: str | None = None,
 ) -> _native.Plan:
     """The plan with the smallest peak that the strategy knows how to reach. Its peak is a budget
     that `plan` and `compile` accept, whatever times are measured.
     """
-    plan = _native.smallest(untimed(graph), strategy=strategy, effort=effort)
-    return carried_over(plan, graph, plan.peak)
+    plan = _native.smallest(untimed(graph), strategy=strategy, effort=effort, store=store)
+    return plan.carried_over(graph, plan.peak)
 
 
 def plan_with(
@@ -55,28 +67,12 @@ def plan_with(
         return _plan_once(settings, graph, budget, progress)
     except InfeasibleBudget:
         plan = _plan_once(settings, untimed(graph), budget, progress)
-        return carried_over(plan, graph, budget)
+        return plan.carried_over(graph, budget)
 
 
 def untimed(graph: _native.Graph) -> _native.Graph:
     """The graph with the same time for every node that runs."""
     return graph.with_times([0.0 if node.phase == "input" else 1.0 for node in graph.nodes])
-
-
-def carried_over(plan: _native.Plan, graph: _native.Graph, budget: int) -> _native.Plan:
-    """The steps of a plan as one of another graph with the same nodes, which may have other sizes
-    and times. An `InvalidInput` error if it is none in so many bytes.
-    """
-    times = [node.time for node in graph.nodes]
-    steps = json.loads(plan.to_json()) | {"graph": graph.name, "graph_digest": graph.digest}
-    time_us = sum(times[number] for kind, number in plan.steps() if kind == "run")
-    peak = max(plan.timeline(graph), default=graph.peak)
-    steps |= {"budget_bytes": budget, "peak_bytes": peak, "time_us": time_us}
-    carried = _native.Plan.from_json(json.dumps(steps))
-    violations = _native.verify(graph, carried)
-    if violations:
-        raise InvalidInput("; ".join(violations))
-    return carried
 
 
 def _plan_once(
@@ -89,6 +85,33 @@ def _plan_once(
         effort=settings.effort,
         time_limit=settings.time_limit,
         progress=progress or ProgressLine(),
+        store=settings.store,
+    )
+
+
+def frontier(
+    graph: _native.Graph,
+    points: int = 20,
+    *,
+    strategy: str = "search",
+    effort: int | None = None,
+    time_limit: float | None = None,
+    store: str | None = None,
+) -> list[_native.Plan]:
+    """Plans at `points` budgets, from the plain step's peak down to the smallest peak known:
+    budgets descend, and times never fall. The options are those of `rekindle.plan`.
+    """
+    if type(points) is not int or points < FEWEST_POINTS:
+        raise InvalidInput(f"points is a whole number from {FEWEST_POINTS}, not {points!r}")
+    settings = Settings(1.0, strategy=strategy, effort=effort, time_limit=time_limit, store=store)
+    return _native.frontier(
+        graph,
+        points,
+        strategy=settings.strategy,
+        effort=settings.effort,
+        time_limit=settings.time_limit,
+        progress=ProgressLine(),
+        store=settings.store,
     )
 
 

@@ -35,6 +35,7 @@ class Settings:
     differentiated: Differentiated = "loss"
     at_least: int = 0
     """Bytes that a share is not below: those that it was of a larger step."""
+    store: str | None = None
 
     def __post_init__(self) -> None:
         _check_budget(self.budget)
@@ -51,6 +52,7 @@ class Settings:
                 f"time_limit is a number of seconds above zero, not {limit!r}; "
                 "leave it out for no limit"
             )
+        _check_store(self.store)
 
     def with_effort(self, effort: int) -> Settings:
         """The same with another effort."""
@@ -97,6 +99,17 @@ def _check_budget(budget: object) -> None:
             f"a budget of {budget!r} makes no sense: give a number of bytes above zero that a "
             "machine can hold, or a share of at most 100%"
         )
+
+
+def _check_store(store: object) -> None:
+    """Refuses what is no store."""
+    if store is None:
+        return
+    if not isinstance(store, str):
+        raise InvalidInput(
+            f'a store is text such as "out=25GB/s,in=25GB/s,latency=10us", not {store!r}'
+        )
+    _native.parse_store(store)
 
 
 def _check_name(what: str, given: object, names: tuple[str, ...]) -> None:

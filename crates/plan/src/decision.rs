@@ -17,7 +17,7 @@ pub struct Decision {
     pub storage: StorageId,
     /// Its size.
     pub bytes: Bytes,
-    /// Kept, or made again.
+    /// Kept, made again, or moved.
     pub choice: Choice,
     /// Why.
     pub reason: Reason,
@@ -31,7 +31,7 @@ pub struct Decision {
     pub first_backward: NodeId,
 }
 
-/// Kept or recomputed.
+/// Kept, recomputed or moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Choice {
     /// Made once and kept until its last use.
@@ -41,9 +41,14 @@ pub enum Choice {
         /// How often it is made again: at least once.
         times: u32,
     },
+    /// Copied to the store, dropped, and fetched back this many times. It may be made again besides.
+    Move {
+        /// How often it is fetched: at least once.
+        times: u32,
+    },
 }
 
-/// Why an activation was kept or dropped.
+/// Why an activation was kept, dropped or moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
     /// Kept: the plain step fits, nothing has to be dropped.
@@ -59,10 +64,17 @@ pub enum Reason {
     CostlyPerByte,
     /// Kept: the budget is met without dropping it.
     Fits,
-    /// Dropped: its bytes were needed between its uses.
+    /// Dropped or moved: its bytes were needed between its uses.
     MakesRoom,
     /// Dropped, and made again only for another recomputation: no backward node reads the copy.
     RebuildsAnother,
+    /// Moved: its bytes were needed between its uses, and nothing waits for its transfers.
+    HiddenByCompute,
+    /// Moved: its bytes were needed between its uses, and what waits for its transfers waits for
+    /// less time than making it again takes.
+    CheaperThanRecompute,
+    /// Moved: its bytes were needed between its uses, and what made it may not run again.
+    NoOtherWay,
 }
 
 impl Reason {
@@ -77,6 +89,9 @@ impl Reason {
             Reason::Fits => "the budget is met without dropping it",
             Reason::MakesRoom => "its bytes are needed between its uses",
             Reason::RebuildsAnother => "rebuilds another activation",
+            Reason::HiddenByCompute => "its transfers hide behind computation",
+            Reason::CheaperThanRecompute => "waiting for it is shorter than making it again",
+            Reason::NoOtherWay => "its bytes are needed and it cannot be made again",
         }
     }
 }
@@ -90,8 +105,8 @@ pub fn decisions(graph: &Graph, plan: &Plan) -> Result<Vec<Decision>, ScheduleEr
     Ok(of_schedule(graph, &plan.schedule, &timeline))
 }
 
-/// An activation, and the time of what rebuilds it.
-type Timed<'a> = (&'a ActivationUses, Micros);
+/// An activation, the time of what rebuilds it, and whether that may run again.
+type Timed<'a> = (&'a ActivationUses, Micros, bool);
 
 /// The decision for each activation, ascending by storage.
 pub(crate) fn of_schedule(
@@ -102,16 +117,23 @@ pub(crate) fn of_schedule(
     let activations = activations(graph);
     // Which nodes rebuild each does not matter here, and would take most of the room.
     let mut tracer = Tracer::new(graph, &activations);
-    let times = activations.iter().map(|a| tracer.recomputation(a).time);
-    let activations: Vec<Timed> = activations.iter().zip(times).collect();
+    let timed = |a| {
+        let recomputation = tracer.recomputation(a);
+        (a, recomputation.time, recomputation.possible)
+    };
+    let activations: Vec<Timed> = activations.iter().map(timed).collect();
     let lives = lives(graph, schedule);
     let peaks = Peaks::new(timeline);
-    let is_plain = timeline.recomputed() == 0;
-    let price = |&(a, time): &Timed| time.get() / a.bytes.get().max(1) as f64;
-    let dropped = activations.iter().filter(|(a, _)| lives[a.storage.index()].made > 1);
+    let is_plain = timeline.recomputed() == 0 && !schedule.has_transfers();
+    let price = |&(a, time, _): &Timed| time.get() / a.bytes.get().max(1) as f64;
+    let dropped = activations.iter().filter(|(a, ..)| lives[a.storage.index()].made > 1);
     let dearest_dropped = dropped.map(price).fold(0.0, f64::max);
 
     let reason = |timed: &Timed, life: &Life| match life {
+        life if life.fetched > 0 && life.waited == 0.0 => Reason::HiddenByCompute,
+        life if life.fetched > 0 && !timed.2 => Reason::NoOtherWay,
+        life if life.fetched > 0 && life.waited <= timed.1.get() => Reason::CheaperThanRecompute,
+        life if life.fetched > 0 => Reason::MakesRoom,
         life if life.made > 1 && life.copy_read_backward => Reason::MakesRoom,
         life if life.made > 1 => Reason::RebuildsAnother,
         _ if is_plain => Reason::PlainStepFits,
@@ -122,15 +144,16 @@ pub(crate) fn of_schedule(
         _ => Reason::Fits,
     };
     let decide = |timed: &Timed| {
-        let (a, recompute_time) = *timed;
+        let (a, recompute_time, _) = *timed;
         let life = &lives[a.storage.index()];
         let reruns = timeline.runs[a.made.index()].saturating_sub(1);
         Decision {
             storage: a.storage,
             bytes: a.bytes,
-            choice: match life.made {
-                0 | 1 => Choice::Keep,
-                made => Choice::Recompute { times: made - 1 },
+            choice: match (life.fetched, life.made) {
+                (0, 0 | 1) => Choice::Keep,
+                (0, made) => Choice::Recompute { times: made - 1 },
+                (times, _) => Choice::Move { times },
             },
             reason: reason(timed, life),
             recompute_time,
@@ -155,17 +178,38 @@ struct Life {
     idle_from: usize,
     /// The first backward use, as a step.
     idle_to: usize,
+    /// How often it comes back from the store.
+    fetched: u32,
+    /// When its last fetch ends.
+    arrives: f64,
+    /// How long compute stands still for its transfers.
+    waited: f64,
 }
 
 fn lives(graph: &Graph, schedule: &Schedule) -> Vec<Life> {
     let mut lives = vec![Life::default(); graph.storages().len()];
     let mut ran = vec![false; graph.nodes().len()];
     replay(graph, schedule, |moment| {
-        let Step::Run(id) = moment.step else {
-            return;
+        let id = match moment.step {
+            Step::Run(id) => id,
+            Step::Free(s) => return lives[s.index()].waited += moment.waited.get(),
+            Step::Offload(_) => return,
+            Step::Fetch(s) => {
+                let life = &mut lives[s.index()];
+                (life.fetched, life.arrives) = (life.fetched + 1, moment.span.ended.get());
+                return;
+            }
         };
         let at = moment.id.index();
         let node = graph.node(id);
+        // Compute waits for the last to arrive.
+        let last = node.reads.iter().max_by(|a, b| {
+            let arrives = |s: &StorageId| lives[s.index()].arrives;
+            arrives(a).total_cmp(&arrives(b))
+        });
+        if let Some(last) = last.filter(|_| moment.waited > Micros::ZERO) {
+            lives[last.index()].waited += moment.waited.get();
+        }
         let again = std::mem::replace(&mut ran[id.index()], true);
         for r in &node.reads {
             let life = &mut lives[r.index()];

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use rekindle_graph::{Bytes, Micros};
+use rekindle_graph::{Bytes, Micros, Store};
 
 use crate::Strategy;
 
@@ -13,6 +13,8 @@ pub struct Options {
     pub strategy: Strategy,
     /// How much work to spend.
     pub effort: Effort,
+    /// Where storages can be moved to and back; `None` if nothing is moved.
+    pub store: Option<Store>,
 }
 
 /// How much work a strategy may do, counted in its own steps and never on a clock, so that the same

@@ -50,7 +50,7 @@ fn digest(steps: &[Step]) -> u64 {
 fn row(graph: &Graph, strategy: Strategy, effort: Effort, share: u64) -> String {
     let peak = Timeline::natural(graph).peak;
     let budget = Bytes(peak.get() / 100 * share);
-    let options = Options { strategy, effort };
+    let options = Options { strategy, effort, store: None };
     let found = match plan(graph, budget, &options, &mut NoWatch) {
         Ok(planned) => {
             let plan = planned.plan;

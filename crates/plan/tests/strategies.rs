@@ -19,7 +19,7 @@ fn corpus() -> Vec<Graph> {
 }
 
 fn options(strategy: Strategy) -> Options {
-    Options { strategy, effort: Effort::FIRST }
+    Options { strategy, effort: Effort::FIRST, store: None }
 }
 
 fn percent(bytes: Bytes, percent: u64) -> Bytes {

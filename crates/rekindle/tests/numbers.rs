@@ -34,7 +34,7 @@ fn model(name: &str, batch: usize, optimizer: Optimizer) -> Model {
 fn options(strategy: Strategy, threads: usize) -> FitOptions {
     FitOptions {
         threads,
-        plan: Options { strategy, effort: Effort::FIRST },
+        plan: Options { strategy, effort: Effort::FIRST, store: None },
         ..FitOptions::default()
     }
 }

@@ -20,7 +20,7 @@ from torch import fx
 
 from rekindle import _native, cache
 from rekindle.errors import InfeasibleBudget, InvalidInput, RekindleError
-from rekindle.planner import ProgressLine, carried_over, plan_with
+from rekindle.planner import ProgressLine, plan_with
 from rekindle.settings import Budget, Settings, TimeSource
 from rekindle.torch.inject import inject
 from rekindle.torch.joint import Joint
@@ -270,7 +270,7 @@ def _first_plan(
         found.append(plan_with(settings.with_effort(0), graph, budget))
     if start is not None:
         with contextlib.suppress(InvalidInput):
-            found.append(carried_over(start, graph, budget))
+            found.append(start.carried_over(graph, budget))
     return min(found, key=lambda plan: plan.time, default=None)
 
 

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 from rekindle import _native
 from rekindle.errors import InfeasibleBudget
-from rekindle.planner import carried_over, plan_with, untimed
+from rekindle.planner import plan_with, untimed
 from rekindle.settings import Settings
 from rekindle.torch.planning import TimedPlan
 
@@ -95,7 +95,7 @@ class Part:
         try:
             return TimedPlan(graph, plan_with(settings, graph, room))
         except InfeasibleBudget:
-            return TimedPlan(graph, carried_over(self._quick(room, share), graph, room))
+            return TimedPlan(graph, self._quick(room, share).carried_over(graph, room))
 
     def fits(self, room: int, share: float) -> bool:
         """Whether there is a plan in so many bytes that saves no more than the share. It does not

@@ -51,8 +51,8 @@ pub(super) fn of_graph(
 /// known to have a plan.
 fn budget(graph: &Graph) -> Result<u64, PlanError> {
     const HALF: u64 = 50;
-    let quick =
-        Options { strategy: Strategy::SEARCH, effort: Effort::new(0).expect("the lowest level") };
+    let effort = Effort::new(0).expect("the lowest level");
+    let quick = Options { strategy: Strategy::SEARCH, effort, store: None };
     let least = rekindle_plan::smallest(graph, &quick, &mut NoWatch)?.plan.peak;
     let plain = Timeline::natural(graph).peak;
     let share = 100.0 * least.get() as f64 / plain.get().max(1) as f64;
