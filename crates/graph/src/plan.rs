@@ -75,10 +75,12 @@ mod tests {
         let graph = |bytes: u64, time: f64| {
             let text = format!(
                 r#"{{"format": "remat.graph/1", "name": "g{bytes}",
-                "storages": [{{"bytes": 1, "role": "input"}}, {{"bytes": {bytes}, "role": "other"}}],
+                "storages": [
+                {{"bytes": 1, "role": "input"}}, {{"bytes": {bytes}, "role": "other"}}],
                 "nodes": [
                 {{"name": "x", "phase": "input", "time_us": 0, "reads": [], "writes": [0]}},
-                {{"name": "y", "phase": "forward", "time_us": {time}, "reads": [0], "writes": [1]}}],
+                {{"name": "y", "phase": "forward", "time_us": {time},
+                "reads": [0], "writes": [1]}}],
                 "outputs": [1]}}"#
             );
             Graph::from_json(&text).expect("a graph")

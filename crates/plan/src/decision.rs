@@ -41,7 +41,8 @@ pub enum Choice {
         /// How often it is made again: at least once.
         times: u32,
     },
-    /// Copied to the store, dropped, and fetched back this many times. It may be made again besides.
+    /// Copied to the store, dropped, and fetched back this many times. It may be made again
+    /// besides.
     Move {
         /// How often it is fetched: at least once.
         times: u32,

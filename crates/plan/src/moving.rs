@@ -1,8 +1,8 @@
 //! Moving alone, for comparison: nothing is recomputed, what does not fit is moved to the store and
 //! back.
 //!
-//! In: a graph, a budget, a store. Out: a draft in the graph's own order; nodes that update storages
-//! in place run as early as they can. Method: see `transfer/walk.rs`.
+//! In: a graph, a budget, a store. Out: a draft in the graph's own order; nodes that update
+//! storages in place run as early as they can. Method: see `transfer/walk.rs`.
 
 use rekindle_graph::{Bytes, Graph, Store};
 

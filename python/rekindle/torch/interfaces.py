@@ -116,7 +116,8 @@ require(NEEDED)
 from torch._dynamo import config as dynamo_config  # noqa: E402 (what is lacking is said first)
 from torch._dynamo import reset as reset_dynamo  # noqa: E402
 from torch._dynamo.backends.common import aot_autograd  # noqa: E402
-from torch._dynamo.exc import BackendCompilerFailed, TorchRuntimeError, Unsupported, UserError  # noqa: E402
+from torch._dynamo.exc import BackendCompilerFailed, TorchRuntimeError  # noqa: E402
+from torch._dynamo.exc import Unsupported, UserError  # noqa: E402
 from torch._dynamo.utils import counters  # noqa: E402
 from torch._dynamo import symbolic_convert  # noqa: E402
 from torch._dynamo.guards import install_guard  # noqa: E402

@@ -298,6 +298,6 @@ def _in_place_of_forward(replaced: Callable[..., Any]) -> Callable[..., Any]:
     return forward
 
 
-@torch.compiler.disable(reason="a planned module is compiled by Rekindle")  # type: ignore[untyped-decorator]
+@torch.compiler.disable(reason="Rekindle compiles it")  # type: ignore[untyped-decorator]
 def _run_uncompiled(runner: Runner, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return runner.run(args, kwargs)

@@ -1,7 +1,7 @@
 //! Recompute or move: `search` with a store.
 //!
-//! In: a graph, a budget, a store. Out: a draft that keeps, recomputes or moves each storage, and is
-//! never slower than the one that moves nothing.
+//! In: a graph, a budget, a store. Out: a draft that keeps, recomputes or moves each storage, and
+//! is never slower than the one that moves nothing.
 //!
 //! Steps: (1) the plan without transfers; (2) orders of runs ([`lives`]): the graph's own, and what
 //! the recomputation search finds for budgets between the one asked for and the plain peak; (3) for
