@@ -79,12 +79,11 @@ class Contender:
         if kind.way == "checkpoint":
             checkpoint_blocks(self.module)
         elif kind.way == "torch":
-            self.step = torch.compile(
-                self.module, backend=self._partitioned(kind.budget), dynamic=False
-            )
+            backend = torch_budget(kind.budget, self._note_planning)
+            self.step = torch.compile(self.module, backend=backend, dynamic=False)
         elif kind.way == "rekindle":
             self.trained.budget = kind.budget
-            self.step = rekindle.compile(self.module, kind.budget)
+            self.step = rekindle.compile(self.module, kind.budget, wait=True)
 
     def run(self, seed: int = SEED) -> Tensor:
         """One step. The gradients of the step before are gone by then."""
@@ -104,7 +103,7 @@ class Contender:
         except rekindle.InfeasibleBudget as infeasible:
             self.module.load_state_dict(start)
             self.trained.budget = infeasible.smallest
-            self.step = rekindle.compile(self.module, infeasible.smallest)
+            self.step = rekindle.compile(self.module, infeasible.smallest, wait=True)
             self._train(gradients)
         if self.trained.budget is not None:
             (plan,) = session_of(self.step).planned
@@ -151,21 +150,29 @@ class Contender:
         expected = torch.load(file, mmap=True)
         self.trained.error = max(difference(found[name], value) for name, value in expected.items())
 
-    def _partitioned(self, share: float) -> Callable[..., object]:
-        """PyTorch's partitioner with its budget, a share of the activations that it counts."""
+    def _note_planning(self, seconds: float) -> None:
+        self.trained.planning += seconds
 
-        def partition(joint: torch.fx.GraphModule, *args: object, **kwargs: object) -> object:
-            separate_statistics(joint.graph)
-            begin = time.perf_counter()
-            with functorch_config.patch(activation_memory_budget=share):
-                result = min_cut_rematerialization_partition(joint, *args, **kwargs)
-            self.trained.planning += time.perf_counter() - begin
-            return result
 
-        def run(module: torch.fx.GraphModule, _inputs: object) -> Callable[..., object]:
-            return boxed(module)
+def torch_budget(
+    share: float, note: Callable[[float], None] = lambda _: None
+) -> Callable[..., object]:
+    """PyTorch's partitioner with its budget, a share of the activations that it counts. `note` is
+    told the seconds that it takes.
+    """
 
-        return aot_autograd(fw_compiler=run, bw_compiler=run, partition_fn=partition)
+    def partition(joint: torch.fx.GraphModule, *args: object, **kwargs: object) -> object:
+        separate_statistics(joint.graph)
+        begin = time.perf_counter()
+        with functorch_config.patch(activation_memory_budget=share):
+            result = min_cut_rematerialization_partition(joint, *args, **kwargs)
+        note(time.perf_counter() - begin)
+        return result
+
+    def run(module: torch.fx.GraphModule, _inputs: object) -> Callable[..., object]:
+        return boxed(module)
+
+    return aot_autograd(fw_compiler=run, bw_compiler=run, partition_fn=partition)
 
 
 def checkpoint_blocks(step: Step) -> None:

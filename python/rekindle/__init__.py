@@ -18,14 +18,14 @@ from rekindle._native import (
     Graph,
     Node,
     Plan,
+    Transfers,
     parse_budget,
     rewrite,
-    smallest,
     strategies,
     verify,
 )
 from rekindle.errors import *  # noqa: F403 (every error, by its name)
-from rekindle.planner import plan
+from rekindle.planner import frontier, plan, smallest
 
 if TYPE_CHECKING:
     from rekindle import torch
@@ -52,8 +52,10 @@ __all__ = [
     "PlannedModule",
     "Report",
     "StepProfile",
+    "Transfers",
     "backend",
     "compile",
+    "frontier",
     "max_batch",
     "measure_peak",
     "parse_budget",

@@ -11,7 +11,10 @@ __all__ = [
     "Graph",
     "Node",
     "Plan",
+    "Transfers",
+    "frontier",
     "parse_budget",
+    "parse_store",
     "plan",
     "rewrite",
     "smallest",
@@ -119,6 +122,8 @@ class Graph:
         """Equal for graphs that are the same, times and their own names aside."""
     def with_times(self, times: Sequence[float]) -> Graph:
         """A copy in which node `n` takes `times[n]` microseconds."""
+    def with_workspaces(self, bytes: Sequence[int]) -> Graph:
+        """A copy in which node `n` takes `bytes[n]` of scratch while it runs."""
     def with_workspace(self, node: int, bytes: int) -> Graph:
         """A copy in which one node has so many bytes of scratch."""
     @property
@@ -148,7 +153,10 @@ class Decision:
         """Its size."""
     @property
     def recomputed(self) -> int:
-        """How often it is made again; 0 if it is kept."""
+        """How often it is made again; 0 if it is kept or moved."""
+    @property
+    def moved(self) -> int:
+        """How often it comes back from the store; 0 if it is not moved."""
     @property
     def reason(self) -> str:
         """Why, in a few words."""
@@ -166,16 +174,39 @@ class Decision:
         """The first backward node that reads it."""
 
 @final
+class Transfers:
+    """What a plan moves to a store and back."""
+
+    @property
+    def moved_out(self) -> int:
+        """Bytes that go to the store."""
+    @property
+    def moved_in(self) -> int:
+        """Bytes that come back."""
+    @property
+    def hidden(self) -> float:
+        """Microseconds in which something is copied while nodes run."""
+    @property
+    def waited(self) -> float:
+        """Microseconds in which something is copied while nothing runs."""
+    @property
+    def store_peak(self) -> int:
+        """The most that the store holds, in bytes."""
+    @property
+    def between_steps(self) -> int:
+        """Bytes that live in the store between training steps."""
+
+@final
 class Plan:
-    """A schedule of runs and frees on one graph."""
+    """A schedule on one graph: runs and frees and, with a store, transfers."""
 
     @staticmethod
     def from_json(text: str) -> Plan:
-        """Reads `remat.plan/1`. Nothing is known of its bound and status, and `verify` judges the
-        rest.
+        """Reads `remat.plan/1` or `remat.plan/2`. Nothing is known of its bound and status, and
+        `verify` judges the rest.
         """
     def to_json(self) -> str:
-        """Writes `remat.plan/1`."""
+        """Writes `remat.plan/1`, or `remat.plan/2` where something is moved."""
     @property
     def budget(self) -> int:
         """What the step may use, in bytes."""
@@ -184,10 +215,13 @@ class Plan:
         """The highest sum of live bytes."""
     @property
     def time(self) -> float:
-        """The sum of the times of all runs, in microseconds."""
+        """When everything is done, in microseconds."""
     @property
     def bound(self) -> float | None:
         """No plan under the budget takes less time, in microseconds."""
+    @property
+    def store(self) -> str | None:
+        """The store that it moves storages to, as it is typed; None if it moves nothing."""
     @property
     def strategy(self) -> str | None:
         """The strategy that made it."""
@@ -202,11 +236,22 @@ class Plan:
         """What becomes of each activation of `graph`, ascending by storage."""
     def timeline(self, graph: Graph) -> list[int]:
         """The highest bytes during each run, in order."""
+    def carried_over(self, graph: Graph, budget: int) -> Plan:
+        """The same steps as a plan of another graph with the same nodes, which may have other sizes
+        and times, in `budget` bytes.
+        """
+    def transfers(self, graph: Graph) -> Transfers | None:
+        """What goes to the store and back; None if nothing does."""
     def bytes_by_role(self, graph: Graph) -> list[tuple[str, int]]:
         """What is live at the plan's peak, in bytes by role; the largest first."""
 
 def parse_budget(text: str, plain_peak: int | None = None) -> int:
     """The bytes that `text` allows: `3GiB`, `800MiB`, plain bytes, or `60%` of `plain_peak`."""
+
+def parse_store(text: str) -> str:
+    """The store that `text` describes (`out=25GB/s,in=25GB/s,latency=10us`), as Rekindle writes
+    it.
+    """
 
 def strategies() -> list[tuple[str, str]]:
     """Every strategy by name, with a sentence that says what it does; the default first."""
@@ -219,15 +264,34 @@ def plan(
     effort: int | None = None,
     time_limit: float | None = None,
     progress: Callable[[int, int, float | None, int], object] | None = None,
+    store: str | None = None,
 ) -> Plan:
-    """Plans `graph` under `budget` bytes.
+    """Plans `graph` under `budget` bytes; with a `store`, storages may be moved to it and back.
 
     `progress(done, total, best, lowest)` is called now and then; after `time_limit` seconds the
     best plan so far is taken. Raises `rekindle.InfeasibleBudget` if no plan fits.
     """
 
-def smallest(graph: Graph, *, strategy: str = "search", effort: int | None = None) -> Plan:
+def smallest(
+    graph: Graph,
+    *,
+    strategy: str = "search",
+    effort: int | None = None,
+    store: str | None = None,
+) -> Plan:
     """The plan with the smallest peak that the strategy knows how to reach."""
+
+def frontier(
+    graph: Graph,
+    points: int = 20,
+    *,
+    strategy: str = "search",
+    effort: int | None = None,
+    time_limit: float | None = None,
+    progress: Callable[[int, int, float | None, int], object] | None = None,
+    store: str | None = None,
+) -> list[Plan]:
+    """Plans at `points` budgets, from the plain step's peak down to the smallest peak known."""
 
 def rewrite(graph: Graph, plan: Plan) -> Graph:
     """The plan as an ordinary graph: each recomputation is a node of its own, and nothing is

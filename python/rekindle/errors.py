@@ -13,20 +13,21 @@ __all__ = [
     "InfeasibleBudget",
     "InvalidInput",
     "LiveGradients",
-    "NoGradients",
+    "NotDifferentiated",
     "OverBudget",
     "PlanningStopped",
+    "RankMissing",
     "RanksDiffer",
     "RekindleError",
     "RetainedGraph",
     "SplitStep",
-    "TooManyShapes",
     "TorchMissing",
     "Unplanned",
     "UnplannedPart",
     "UnsupportedGraph",
     "UnsupportedOption",
     "UnsupportedTorch",
+    "WrongInput",
 ]
 
 
@@ -96,8 +97,12 @@ class SplitStep(RekindleError):
     """A step of several graphs, where a plan can be made for one only."""
 
 
-class NoGradients(RekindleError):
-    """A step in which nothing needs a gradient: there is no backward to plan for."""
+class NotDifferentiated(RekindleError):
+    """A gradient of a value that the plan does not differentiate."""
+
+
+class WrongInput(RekindleError, RuntimeError):
+    """Arguments that the module does not run with."""
 
 
 class Unplanned(RekindleError):
@@ -110,12 +115,12 @@ class RetainedGraph(RekindleError):
     """
 
 
-class TooManyShapes(RekindleError):
-    """Inputs of so many shapes that planning for each makes no sense."""
-
-
 class RanksDiffer(RekindleError):
     """The processes of one training run hold different graphs, so that no plan suits all."""
+
+
+class RankMissing(RekindleError):
+    """A process of the training run has not come to where all decide together."""
 
 
 class OverBudget(UserWarning):

@@ -16,6 +16,8 @@ Budget = int | float | str
 TimeSource = Literal["measure", "roofline"]
 """Where the times of operations are from: a clock, or a cost model."""
 TIME_SOURCES = ("measure", "roofline")
+Differentiated = Literal["loss", "all"]
+"""Which of the values that a module returns are differentiated, if a loss is among them."""
 HIGHEST_EFFORT = 10
 MOST_BYTES = 2**63
 """No budget has as many."""
@@ -30,11 +32,16 @@ class Settings:
     strategy: str = "search"
     effort: int | None = None
     time_limit: float | None = None
+    differentiated: Differentiated = "loss"
+    at_least: int = 0
+    """Bytes that a share is not below: those that it was of a larger step."""
+    store: str | None = None
 
     def __post_init__(self) -> None:
         _check_budget(self.budget)
         _check_name("profile", self.profile, TIME_SOURCES)
         _check_name("strategy", self.strategy, tuple(dict(_native.strategies())))
+        _check_name("differentiated", self.differentiated, ("loss", "all"))
         effort, limit = self.effort, self.time_limit
         if effort is not None and (type(effort) is not int or not 0 <= effort <= HIGHEST_EFFORT):
             raise InvalidInput(
@@ -45,22 +52,33 @@ class Settings:
                 f"time_limit is a number of seconds above zero, not {limit!r}; "
                 "leave it out for no limit"
             )
+        _check_store(self.store)
 
     def with_effort(self, effort: int) -> Settings:
         """The same with another effort."""
         return replace(self, effort=effort)
 
+    def with_at_least(self, size: int) -> Settings:
+        """The same with a budget of so many bytes at least, if it is a share."""
+        return replace(self, at_least=size if self.is_share else 0)
+
     def bytes_for(self, plain_peak: int) -> int:
         """The budget in bytes, for a step whose plain peak is known."""
         if isinstance(self.budget, str):
-            return _native.parse_budget(self.budget, plain_peak)
-        return int(self.budget * plain_peak) if isinstance(self.budget, float) else self.budget
+            return max(_native.parse_budget(self.budget, plain_peak), self.at_least)
+        if isinstance(self.budget, float):
+            return max(int(self.budget * plain_peak), self.at_least)
+        return self.budget
+
+    @property
+    def is_share(self) -> bool:
+        """Whether the budget is a share of a step's plain peak."""
+        return isinstance(self.budget, float) or str(self.budget).strip().endswith("%")
 
     @property
     def bytes_without_share(self) -> int | None:
         """The budget in bytes if it is the same for any step."""
-        is_share = isinstance(self.budget, float) or str(self.budget).strip().endswith("%")
-        return None if is_share else self.bytes_for(0)
+        return None if self.is_share else self.bytes_for(0)
 
 
 def _check_budget(budget: object) -> None:
@@ -81,6 +99,17 @@ def _check_budget(budget: object) -> None:
             f"a budget of {budget!r} makes no sense: give a number of bytes above zero that a "
             "machine can hold, or a share of at most 100%"
         )
+
+
+def _check_store(store: object) -> None:
+    """Refuses what is no store."""
+    if store is None:
+        return
+    if not isinstance(store, str):
+        raise InvalidInput(
+            f'a store is text such as "out=25GB/s,in=25GB/s,latency=10us", not {store!r}'
+        )
+    _native.parse_store(store)
 
 
 def _check_name(what: str, given: object, names: tuple[str, ...]) -> None:

@@ -13,12 +13,19 @@ import warnings
 import torch
 import torch.distributed as distributed
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.nn.parallel import DistributedDataParallel
 
 os.environ["REKINDLE_CACHE"] = "off"
 
 import rekindle
+from rekindle.torch import better_plan, planning
 from rekindle.torch.module import session_of
 
 WORLD = 2
@@ -52,6 +59,12 @@ def build(kind: str, rank: int) -> nn.Module:
         for block in network.blocks:
             fully_shard(block)
         fully_shard(network)
+    if kind == "tensor parallel":
+        mesh = init_device_mesh("cpu", (WORLD,))
+        for block in network.blocks:
+            parallelize_module(
+                block, mesh, {"first": ColwiseParallel(), "second": RowwiseParallel()}
+            )
     return network
 
 
@@ -63,12 +76,20 @@ def gradients(model: nn.Module, batch: torch.Tensor) -> list[torch.Tensor]:
 
 
 def run(kind: str, rank: int) -> str:
-    batch = torch.randn(64, 16, generator=torch.Generator().manual_seed(rank))
+    if kind == "missing" and rank:
+        return "stays away"
+    # The parts of a tensor are parts of the same one.
+    seed = 0 if kind == "tensor parallel" else rank
+    batch = torch.randn(64, 16, generator=torch.Generator().manual_seed(seed))
     network = build(kind, rank)
-    plain = DistributedDataParallel(network) if kind.startswith("ddp") else network
-    expected = gradients(plain, batch) if kind != "different" else []
+    is_parallel = kind in ("ddp inside", "ddp outside", "while training")
+    plain = DistributedDataParallel(network) if is_parallel else network
+    expected = gradients(plain, batch) if kind not in ("different", "missing") else []
     network = build(kind, rank)
-    if kind == "ddp inside":
+    if kind == "while training":
+        # The plan is looked for while training goes on, and all change over at the third call.
+        planning.LONG_SEARCH, better_plan.CALLS = 0, 2
+    if kind in ("ddp inside", "while training"):
         model: nn.Module = DistributedDataParallel(rekindle.compile(network, 0.8, effort=1))
     elif kind == "ddp outside":
         model = rekindle.compile(DistributedDataParallel(network), 0.9, effort=1)
@@ -78,6 +99,8 @@ def run(kind: str, rank: int) -> str:
         found = gradients(model, batch)
         if not all(torch.equal(ours, theirs) for ours, theirs in zip(found, expected, strict=True)):
             return "other gradients"
+    if kind == "while training" and session_of(model)._better:
+        return "still the first plan"
     plans = "".join(planned.plan.to_json() for planned in session_of(model).planned)
     digests: list[str | None] = [None] * WORLD
     distributed.all_gather_object(digests, hashlib.sha256(plans.encode()).hexdigest())

@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 import rekindle
-from rekindle import cache
+from rekindle import _native, cache
 from rekindle.torch import planning
-from rekindle.torch.module import session_of
+from rekindle.torch.module import runner_of, session_of
 
 
 class Layers(nn.Module):
@@ -33,6 +33,22 @@ class Layers(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.layers(x).square().mean()
+
+
+class Noise(nn.Module):
+    """Scales every number by one that is drawn."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.rand(x.shape)
+
+
+class Noisy(Layers):
+    """What is drawn is as large as what it scales, so that a plan draws it again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        parts = [Noise() if isinstance(part, nn.Dropout) else part for part in self.layers]
+        self.layers = nn.Sequential(*parts)
 
 
 class Average(nn.Module):
@@ -130,8 +146,8 @@ class Case(unittest.TestCase):
 
 
 class Numbers(Case):
-    def test_a_dropout_that_is_made_again_draws_the_same(self) -> None:
-        module = Layers()
+    def test_a_draw_that_is_made_again_is_the_same(self) -> None:
+        module = Noisy()
         planned = compiled(copy.deepcopy(module))
         self.assert_trains_alike(module, planned, torch.randn(BATCH, 32))
         (step,) = session_of(planned).planned
@@ -209,7 +225,7 @@ class Checking(Case):
             planned(torch.randn(BATCH, 32)).backward()
 
     def test_a_draw_that_is_not_repeated_is_found(self) -> None:
-        planned = compiled(Layers(), check=True)
+        planned = compiled(Noisy(), check=True)
         forgetful = mock.patch("rekindle.torch.randomness._set_state")
         loss = planned(torch.randn(BATCH, 32))
         with forgetful, self.assertRaisesRegex(rekindle.CheckFailed, "gradient"):
@@ -347,9 +363,10 @@ class Module(Case):
             part.add_module("more", nn.Linear(1, 1))
             part.layers[0] = nn.Identity()
             del part.gone
-        self.assertEqual(vars(planned.module).keys(), vars(module).keys())
+        self.assertEqual(vars(planned).keys(), vars(module).keys())
+        self.assertIs(vars(planned), vars(runner_of(planned).module))
         self.assertEqual(list(planned.state_dict()), list(module.state_dict()))
-        self.assertFalse(planned.module.training)
+        self.assertFalse(runner_of(planned).module.training)
         self.assertFalse(hasattr(planned, "gone"))
         planned.train()
         planned.load_state_dict(module.train().state_dict())
@@ -385,11 +402,11 @@ class Module(Case):
 
     def test_shapes_without_gradients_are_not_compiled(self) -> None:
         planned = compiled(Layers())
-        with mock.patch("rekindle.torch.module.MOST_PLANS", 1), torch.no_grad():
+        with torch.no_grad():
             for batch in range(1, 6):
                 planned(torch.randn(batch, 32))
         planned(torch.randn(BATCH, 32)).backward()
-        self.assertEqual(len(planned._compiled), 1)
+        self.assertEqual(len(runner_of(planned).compiled), 1)
 
     def test_each_shape_has_its_plan(self) -> None:
         planned = compiled(Layers())
@@ -456,7 +473,7 @@ class Found(Case):
             module(x).backward()
         other = Layers()
         other.load_state_dict(module.state_dict())
-        planned = compiled(other, 420_000)
+        planned = compiled(other, 470_000)
         torch.manual_seed(9)
         peaks = []
         for _ in range(3):
@@ -468,7 +485,7 @@ class Found(Case):
             self.assertTrue(torch.equal(part.grad, expected.grad))
         first, later = session_of(planned).planned
         self.assertEqual(peaks, [first.peak, later.peak, later.peak])
-        self.assertLessEqual(max(peaks), 420_000)
+        self.assertLessEqual(max(peaks), 470_000)
         self.assertGreater(later.plan.time, first.plan.time, "less room, more to recompute")
         other.zero_grad()
         planned(x).backward()
@@ -488,7 +505,7 @@ class Found(Case):
         module, x = Layers(), torch.randn(BATCH, 32)
         roomy = compiled(module)
         roomy(x)
-        tight = session_of(roomy).planned[0].peak
+        tight = _native.smallest(session_of(roomy).planned[0].graph, effort=1).peak
         step = torch.compile(
             module, backend=rekindle.backend(tight, profile="roofline", effort=1), dynamic=False
         )

@@ -1,6 +1,7 @@
 """What cannot be done is said in one clear error, and not in a compiler's trace."""
 
 import os
+import random
 import subprocess
 import sys
 import unittest
@@ -11,7 +12,11 @@ import torch
 from torch import nn
 
 import rekindle
-from rekindle.torch import session
+from rekindle.torch import planning, runner
+from rekindle.torch.inductor import require_compiler
+from rekindle.torch.joint import Joint
+from rekindle.torch.module import session_of
+from rekindle.torch.timing import Timing
 
 QUICK = {"effort": 1, "profile": "roofline"}
 
@@ -19,6 +24,12 @@ QUICK = {"effort": 1, "profile": "roofline"}
 def network() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
+
+
+def deep_network() -> nn.Module:
+    torch.manual_seed(0)
+    parts = [part for _ in range(8) for part in (nn.Linear(8, 8), nn.GELU(), nn.LayerNorm(8))]
+    return nn.Sequential(*parts, nn.Linear(8, 1))
 
 
 class Scalar(nn.Module):
@@ -31,6 +42,24 @@ class Scalar(nn.Module):
     def forward(self, value: torch.Tensor) -> torch.Tensor:
         value = self.first(value)
         return self.second(value) * (2.0 if value.sum().item() > 0 else 1.0)
+
+
+class Stopped(nn.Module):
+    """Says something that is not captured, before anything is computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = network()
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.graph_break()
+        return self.inner(value)
+
+
+def train(module: nn.Module, value: torch.Tensor) -> nn.Module:
+    """One step."""
+    module(value).sum().backward()
+    return module
 
 
 class Errors(unittest.TestCase):
@@ -82,16 +111,37 @@ class Errors(unittest.TestCase):
         torch._dynamo.reset()
         rekindle.compile(module, smallest, **QUICK)(torch.randn(64, 8)).sum().backward()
 
+    def test_a_budget_that_is_named_works_with_other_times(self) -> None:
+        module, value = deep_network(), torch.randn(64, 8)
+
+        def times(joint: Joint, _profile: str) -> Timing:
+            # Another clock in every call.
+            return Timing({node: random.uniform(1.0, 1e4) for node in joint.computing()})
+
+        with unittest.mock.patch.object(planning, "time_nodes", times):
+            for _ in range(3):
+                torch._dynamo.reset()
+                with self.assertRaises(rekindle.InfeasibleBudget) as caught:
+                    rekindle.compile(module, 100, effort=0)(value)
+                torch._dynamo.reset()
+                rekindle.compile(module, caught.exception.smallest, effort=0)(value)
+            graph = rekindle.profile(module, value).graph
+            smallest = rekindle.smallest(graph, effort=0)
+            self.assertEqual(rekindle.verify(graph, smallest), [])
+            self.assertEqual(smallest.peak, caught.exception.smallest)
+
     def test_a_number_read_in_the_middle_is_warned_of(self) -> None:
         with self.assertWarnsRegex(rekindle.UnplannedPart, "2 graphs.*item"):
             rekindle.compile(Scalar(), 10**9, **QUICK)(torch.randn(4, 8)).sum().backward()
 
     def test_a_module_without_gradients(self) -> None:
-        model = rekindle.compile(network().requires_grad_(False), 10**9, **QUICK)
-        with self.assertRaisesRegex(rekindle.NoGradients, "no_grad"):
-            model(torch.randn(4, 8))
+        module, value = network().requires_grad_(False), torch.randn(4, 8)
+        model = rekindle.compile(module, 100, **QUICK)
+        self.assertTrue(torch.equal(model(value), module(value)))
         with torch.no_grad():
-            self.assertEqual(model(torch.randn(4, 8)).shape, (4, 1))
+            self.assertTrue(torch.equal(model(value), module(value)))
+        with self.assertRaises(rekindle.InfeasibleBudget):
+            model(value.requires_grad_())
 
     def test_a_compiler_that_is_off(self) -> None:
         model = rekindle.compile(network(), 10**9, **QUICK)
@@ -195,14 +245,65 @@ class Errors(unittest.TestCase):
             torch.autograd.grad(model(value).sum(), value, create_graph=True)
 
     def test_shapes_that_always_change(self) -> None:
-        model = rekindle.compile(network(), 10**9, **QUICK)
-        with unittest.mock.patch.object(session, "MOST_PLANS", 3), warnings.catch_warnings():
+        module = network()
+        model = rekindle.compile(module, 10**9, **QUICK)
+        with unittest.mock.patch.object(runner, "MOST_SHAPES", 3), warnings.catch_warnings():
             warnings.simplefilter("error")
-            for rows in (2, 3, 4):
-                model(torch.randn(rows, 8)).sum().backward()
-            model(torch.randn(3, 8)).sum().backward()
-            with self.assertRaisesRegex(rekindle.TooManyShapes, "3 graphs"):
-                model(torch.randn(5, 8))
+            for rows in (2, 3, 4, 3, 5, 2, 3):
+                value = torch.randn(rows, 8)
+                found = [part.grad for part in train(model, value).parameters()]
+                model.zero_grad()
+                expected = [part.grad for part in train(module, value).parameters()]
+                self.assertTrue(all(map(torch.equal, found, expected)))
+                module.zero_grad()
+                self.assertLessEqual(len(session_of(model).planned), 3)
+        rows = [graph.name for graph in rekindle.report(model).graphs]
+        self.assertEqual(rows, ["graph 1", "graph 3", "graph 4"], "the first two made room")
+
+    def test_arguments_that_do_not_fit(self) -> None:
+        model = rekindle.compile(network(), 10**9, **QUICK)
+        with self.assertRaisesRegex(
+            rekindle.WrongInput, r"0 \[4, 7\].*reduction dim|mat1"
+        ) as caught:
+            model(torch.randn(4, 7))
+        self.assertLess(len(str(caught.exception)), 400)
+        self.assertIsInstance(caught.exception, RuntimeError)
+
+    def test_a_model_without_contents(self) -> None:
+        with torch.device("meta"):
+            module = network()
+        for refused in (
+            lambda: rekindle.compile(module, 0.5),
+            lambda: rekindle.max_batch(module, lambda n: torch.randn(n, 8), budget="1MiB"),
+            lambda: rekindle.profile(module, torch.randn(4, 8)),
+        ):
+            with self.assertRaisesRegex(rekindle.InvalidInput, "0.weight is on the device meta"):
+                refused()
+
+    def test_a_gpu_that_is_not_there(self) -> None:
+        with (
+            unittest.mock.patch.object(torch.cuda, "is_available", return_value=False),
+            self.assertRaisesRegex(rekindle.CompilerMissing, "this machine has none"),
+        ):
+            require_compiler([torch.device("cuda")])
+
+    def test_one_graph_is_not_called_several(self) -> None:
+        with self.assertWarnsRegex(rekindle.UnplannedPart, "^a part of the step is planned"):
+            rekindle.compile(Stopped(), 10**9, **QUICK)(torch.randn(4, 8)).sum().backward()
+
+    def test_a_planned_module_inside_a_compiled_one(self) -> None:
+        module, value = network(), torch.randn(4, 8)
+        planned = rekindle.compile(module, 10**9, **QUICK)
+        expected = [part.grad.clone() for part in train(module, value).parameters()]
+        for model in (
+            torch.compile(planned, backend="aot_eager"),
+            torch.compile(nn.Sequential(planned), backend="aot_eager"),
+        ):
+            module.zero_grad()
+            train(model, value)
+            found = [part.grad for part in module.parameters()]
+            self.assertTrue(all(map(torch.equal, found, expected)))
+        self.assertEqual(len(session_of(planned).planned), 1)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import unittest
 from collections.abc import Callable
 
 import torch
-from test_compile import BATCH, Case, Layers
+from test_compile import BATCH, Case, Noisy
 from torch import fx
 
 import rekindle
@@ -26,7 +26,7 @@ def named(graph: fx.Graph, target: object) -> list[fx.Node]:
 class Modules(Case):
     def setUp(self) -> None:
         super().setUp()
-        joint = capture(Layers(), torch.randn(BATCH, 32))
+        joint = capture(Noisy(), torch.randn(BATCH, 32))
         settings = Settings(0.6, "roofline", effort=1)
         self.planned = planning.plan_joint(joint, settings)
         self.outputs = len(joint.forward_outputs)

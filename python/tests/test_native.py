@@ -1,5 +1,6 @@
 """The native module: the planner, rewriter and checker as Python sees them."""
 
+import json
 import pickle
 import threading
 import unittest
@@ -151,6 +152,72 @@ class Planning(unittest.TestCase):
         ]:
             with self.assertRaisesRegex(rekindle.InvalidInput, word):
                 call()
+
+
+STORE = "out=1GB/s,in=1GB/s,latency=1us"
+
+
+class Stores(unittest.TestCase):
+    def test_text_comes_back_as_it_is_typed(self) -> None:
+        for text in (STORE, "out=3GB/s,in=3GB/s,half-duplex,limit=40GiB"):
+            self.assertEqual(_native.parse_store(text), text)
+        self.assertEqual(_native.parse_store("in=2000MB/s, out=1GB/s"), "out=1GB/s,in=2GB/s")
+        for text, word in (("fast", "unknown part"), ("out=1GB/s", "in="), ("", "empty")):
+            for call in (_native.parse_store, lambda text: rekindle.plan(chain(), 0.5, store=text)):
+                with self.assertRaisesRegex(rekindle.InvalidInput, word):
+                    call(text)
+        with self.assertRaisesRegex(rekindle.InvalidInput, "25"):
+            rekindle.plan(chain(), 0.5, store=25)  # type: ignore[arg-type]
+
+    def test_a_plan_that_moves_says_what_and_how_long(self) -> None:
+        graph = chain(2)
+        # f0 makes s1, f1 makes s2; s1 is away while f1 runs, and b0 waits for it.
+        steps = [{"run": 1}, {"offload": 1}, {"run": 2}, {"free": 1}, {"run": 3}, {"free": 2}]
+        steps += [{"fetch": 1}, {"run": 4}]
+        text = {
+            "format": "remat.plan/2",
+            "graph": "chain",
+            "budget_bytes": 4000,
+            "peak_bytes": 2010,
+            "time_us": 11.0,
+            "store": {"out_bytes_per_us": 1000, "in_bytes_per_us": 1000, "latency_us": 1},
+            "steps": steps,
+        }
+        plan = rekindle.Plan.from_json(json.dumps(text))
+        self.assertEqual(plan.store, STORE)
+        moves = plan.transfers(graph)
+        assert moves is not None
+        self.assertEqual((moves.moved_out, moves.moved_in), (1000, 1000))
+        # Out behind f1 alone; back while nothing runs, for latency and bytes.
+        self.assertEqual((moves.hidden, moves.waited), (2.0, 2.0))
+        self.assertEqual((moves.store_peak, moves.between_steps), (1000, 0))
+        self.assertEqual([d.moved for d in plan.decisions(graph)], [1, 0])
+        plain = _native.plan(graph, graph.peak)
+        self.assertEqual((plain.store, plain.transfers(graph)), (None, None))
+
+    def test_a_store_helps_and_is_checked(self) -> None:
+        graph = chain()
+        budget = graph.peak // 2
+        fast = "out=1TB/s,in=1TB/s"
+        alone = rekindle.plan(graph, budget, effort=1)
+        moving = rekindle.plan(graph, budget, effort=1, store=fast)
+        self.assertEqual(rekindle.verify(graph, moving), [])
+        self.assertLess(moving.time, alone.time)
+        self.assertEqual(moving.store, fast)
+        self.assertLessEqual(
+            rekindle.smallest(graph, store=fast).peak, rekindle.smallest(graph).peak
+        )
+
+    def test_a_frontier_goes_down_from_the_plain_peak(self) -> None:
+        graph = chain()
+        for store in (None, STORE):
+            plans = rekindle.frontier(graph, 4, effort=0, store=store)
+            self.assertEqual(plans[0].budget, graph.peak)
+            self.assertEqual(plans[-1].peak, rekindle.smallest(graph, effort=0, store=store).peak)
+            times = [plan.time for plan in plans]
+            self.assertEqual(times, sorted(times))
+        with self.assertRaisesRegex(rekindle.InvalidInput, "points"):
+            rekindle.frontier(graph, 1)
 
 
 class Watching(unittest.TestCase):

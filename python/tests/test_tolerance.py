@@ -28,20 +28,20 @@ class Tolerance(unittest.TestCase):
         self.peer = rounded(self.exact, 1)
 
     def test_another_rounding_passes(self):
-        self.assertEqual(excess(self.exact, self.peer, rounded(self.exact, 2)), [])
+        self.assertEqual(excess(self.exact, [self.peer], rounded(self.exact, 2)), [])
 
     def test_a_wrong_element_is_named(self):
         ours = rounded(self.exact, 2)
         ours["bias"][5] *= 1.001
         self.assertEqual(
-            [line.split(":")[0] for line in excess(self.exact, self.peer, ours)], ["bias"]
+            [line.split(":")[0] for line in excess(self.exact, [self.peer], ours)], ["bias"]
         )
 
     def test_a_systematic_error_of_1e_5_is_named(self):
         ours = rounded(self.exact, 2)
         ours["weight"] *= 1 + 1e-5
         self.assertEqual(
-            [line.split(":")[0] for line in excess(self.exact, self.peer, ours)], ["weight"]
+            [line.split(":")[0] for line in excess(self.exact, [self.peer], ours)], ["weight"]
         )
 
     def test_a_missing_tensor_and_a_wrong_shape_are_named(self):
@@ -49,12 +49,24 @@ class Tolerance(unittest.TestCase):
         del ours["loss"]
         ours["bias"] = ours["bias"][:-1]
         self.assertEqual(
-            [line.split(":")[0] for line in excess(self.exact, self.peer, ours)], ["bias", "loss"]
+            [line.split(":")[0] for line in excess(self.exact, [self.peer], ours)], ["bias", "loss"]
+        )
+
+    def test_a_switch_that_flips_elsewhere_is_no_mistake_of_several_steps(self):
+        flipped = rounded(self.exact, 3)
+        flipped["bias"] *= 1 + 1e-3
+        ours = rounded(self.exact, 2)
+        ours["scale"] *= 1 + 1e-3
+        peers = [self.peer, flipped]
+        self.assertEqual(excess(self.exact, peers, ours), [])
+        ours["scale"] *= 1.1
+        self.assertEqual(
+            [line.split(":")[0] for line in excess(self.exact, peers, ours)], ["scale"]
         )
 
     def test_not_a_number_is_named(self):
         ours = rounded(self.exact, 2)
         ours["scale"][0] = float("nan")
         self.assertEqual(
-            [line.split(":")[0] for line in excess(self.exact, self.peer, ours)], ["scale"]
+            [line.split(":")[0] for line in excess(self.exact, [self.peer], ours)], ["scale"]
         )

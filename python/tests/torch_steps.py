@@ -5,6 +5,7 @@ import copy
 import torch
 from torch import nn
 
+from tolerance import UNIT
 from torch_models import Case, loss_of
 
 STEPS = 3
@@ -21,12 +22,21 @@ def state(module: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def train(
-    case: Case, module: nn.Module, batch: tuple[torch.Tensor, torch.Tensor], dtype: torch.dtype
+    case: Case,
+    module: nn.Module,
+    batch: tuple[torch.Tensor, torch.Tensor],
+    dtype: torch.dtype,
+    nudge: int = 0,
 ) -> dict[str, torch.Tensor]:
     """Trains a copy of `module` in `dtype`; gives the losses, the first step's gradients, and the
-    final state.
+    final state. With a `nudge`, a seed, the weights begin a rounding away.
     """
     module = copy.deepcopy(module).to(dtype)
+    if nudge:
+        generator = torch.Generator().manual_seed(nudge)
+        with torch.no_grad():
+            for weights in module.parameters():
+                weights *= 1 + UNIT * torch.randn(weights.shape, generator=generator)
     inputs, labels = batch
     inputs = inputs.to(dtype) if inputs.is_floating_point() else inputs
     optimizer = case.make_optimizer(module)

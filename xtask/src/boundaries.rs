@@ -14,7 +14,7 @@ use crate::rust_source::{code_only, is_word};
 
 /// Every crate of the workspace in the order of the data, and those of the workspace that it may
 /// reach, directly or not.
-const REACHES: [(&str, &[&str]); 15] = [
+const REACHES: [(&str, &[&str]); 16] = [
     ("rekindle-graph", &[]),
     ("rekindle-analysis", &["graph"]),
     ("rekindle-program", &["graph"]),
@@ -22,6 +22,7 @@ const REACHES: [(&str, &[&str]); 15] = [
     ("rekindle-engine", &["graph", "program"]),
     ("rekindle-profile", &["analysis", "engine", "graph", "program"]),
     ("rekindle-plan", &["analysis", "graph", "verify"]),
+    ("rekindle-allocator", &["analysis", "graph", "plan", "verify"]),
     ("rekindle-rewrite", &["graph"]),
     ("rekindle-verify", &["graph"]),
     ("rekindle-report", &["analysis", "graph"]),
@@ -33,9 +34,19 @@ const REACHES: [(&str, &[&str]); 15] = [
 ];
 const STAGES: [&str; 9] =
     ["analysis", "engine", "graph", "models", "plan", "profile", "program", "rewrite", "verify"];
-const WITH_REPORT: [&str; 11] = [
-    "rekindle", "analysis", "engine", "graph", "models", "plan", "profile", "program", "report",
-    "rewrite", "verify",
+const WITH_REPORT: [&str; 12] = [
+    "rekindle",
+    "allocator",
+    "analysis",
+    "engine",
+    "graph",
+    "models",
+    "plan",
+    "profile",
+    "program",
+    "report",
+    "rewrite",
+    "verify",
 ];
 /// The wheel plans and draws; it runs no kernel, so the engine is not in it.
 const IN_PYTHON: [&str; 6] = ["analysis", "graph", "plan", "report", "rewrite", "verify"];

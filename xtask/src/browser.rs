@@ -23,6 +23,9 @@ const BROWSER: &str = "/usr/bin/chromium";
 const STEP: &str = "transformer-tiny --optimizer sgd";
 const STEM: &str = "transformer-tiny_bs8";
 
+/// A store that is fast enough to be worth it.
+const STORE: &str = "--store out=10GB/s,in=10GB/s,latency=10us";
+
 /// Makes a report, opens it, and fails with the first thing that is not as it should be.
 pub(crate) fn check(repo: &Repo) -> Result<()> {
     install(repo)?;
@@ -47,7 +50,12 @@ fn make(repo: &Repo, report: &str) -> Result<()> {
             "profile {STEP} --batch-size 8 --warmup 0 --measured 1 --no-pictures --out {report}"
         ),
         format!("plan {graph} --budget 70% --effort 1 --out {report}/{STEM}.plan.json"),
-        format!("frontier {graph} --points 5 --effort 0 --out {report}/{STEM}.frontier.csv"),
+        format!(
+            "plan {graph} --budget 60% --effort 1 {STORE} --out {report}/{STEM}.moving.plan.json"
+        ),
+        format!(
+            "frontier {graph} --points 5 --effort 0 {STORE} --out {report}/{STEM}.frontier.csv"
+        ),
         format!(
             "compare {STEP} --batch-sizes 4,8 --budget 70% --effort 0 --steps 1 --check \
              --csv {report}/compare.csv"

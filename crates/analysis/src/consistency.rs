@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use rekindle_graph::{Bytes, Phase};
+use rekindle_graph::{Bytes, Phase, one_line};
 
 use crate::error::TableError;
 use crate::profile::{ActivationStats, NodeStats};
@@ -45,7 +45,7 @@ pub fn check_tables(
 }
 
 fn contradicts(path: &Path, row: usize, name: &str, why: String) -> TableError {
-    TableError::Contradiction { path: path.to_owned(), row: row + 1, name: name.into(), why }
+    TableError::Contradiction { path: path.to_owned(), row: row + 1, name: one_line(name), why }
 }
 
 /// The nodes by their ranks.
@@ -106,7 +106,7 @@ fn contradiction(a: &ActivationStats, nodes: &[&NodeStats], largest: Bytes) -> O
             return Some(format!("`{column}` is {rank}, but `{other}` is {earlier}"));
         }
         if let Some(found) = node.phase.filter(|&found| found != phase) {
-            let name = &node.name;
+            let name = one_line(&node.name);
             return Some(format!(
                 "`{column}` is {rank}, but that node ({name}) is of the phase {found:?}"
             ));

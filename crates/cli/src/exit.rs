@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use rekindle_allocator::ReserveError;
 use rekindle_analysis::TableError;
 use rekindle_engine::{EngineError, KernelError, SpillError};
 use rekindle_graph::FileError;
@@ -81,10 +82,16 @@ pub(crate) fn code(error: &anyhow::Error) -> ExitCode {
         if let Some(error) = cause.downcast_ref::<rekindle::Error>() {
             return of_training(error);
         }
+        if let Some(EngineError::Store { .. }) = cause.downcast_ref() {
+            return Some(BAD_FILE);
+        }
         if cause.is::<NothingFits>()
             || cause.downcast_ref::<EngineError>().is_some_and(is_out_of_memory)
         {
             return Some(INFEASIBLE);
+        }
+        if let Some(EngineError::Store { .. }) = cause.downcast_ref::<EngineError>() {
+            return Some(BAD_FILE);
         }
         if cause.is::<TableError>() || cause.is::<FileError>() || cause.is::<std::io::Error>() {
             return Some(BAD_FILE);
@@ -102,6 +109,7 @@ pub(crate) fn code(error: &anyhow::Error) -> ExitCode {
                 source: KernelError::Spill(_),
                 ..
             })) => return Some(BAD_FILE),
+            Some(ProfileError::Engine(EngineError::Store { .. })) => return Some(BAD_FILE),
             Some(ProfileError::Engine(_)) | None => {}
             Some(_) => return Some(BAD_FILE),
         }
@@ -113,13 +121,23 @@ pub(crate) fn code(error: &anyhow::Error) -> ExitCode {
             Some(_) => return Some(BAD_FILE),
             None => {}
         }
-        match cause.downcast_ref::<PlanError>() {
-            Some(PlanError::Infeasible(_)) => Some(INFEASIBLE),
-            Some(PlanError::Rejected { .. }) => Some(VIOLATION),
-            Some(PlanError::Stopped { .. } | PlanError::NeedsStore { .. }) | None => None,
+        match cause.downcast_ref::<ReserveError>() {
+            Some(ReserveError::DoesNotFit { .. }) => return Some(INFEASIBLE),
+            Some(ReserveError::Plan(error)) => return of_plan(error),
+            None => {}
         }
+        cause.downcast_ref::<PlanError>().and_then(of_plan)
     });
     ExitCode::from(code.unwrap_or(FAILURE))
+}
+
+/// The code for what goes wrong in planning.
+fn of_plan(error: &PlanError) -> Option<u8> {
+    match error {
+        PlanError::Infeasible(_) => Some(INFEASIBLE),
+        PlanError::Rejected { .. } => Some(VIOLATION),
+        PlanError::Stopped { .. } | PlanError::NeedsStore { .. } => None,
+    }
 }
 
 /// The code for what goes wrong between a model and its training.
@@ -142,6 +160,8 @@ fn of_training(error: &rekindle::Error) -> Option<u8> {
         {
             Some(INFEASIBLE)
         }
+        Error::Engine(EngineError::Store { .. })
+        | Error::Profile(ProfileError::Engine(EngineError::Store { .. })) => Some(BAD_FILE),
         Error::Plan(PlanError::Stopped { .. } | PlanError::NeedsStore { .. })
         | Error::Profile(_)
         | Error::Engine(_)
@@ -195,6 +215,15 @@ mod tests {
             source: SpillError::Failed("no space".into()).into(),
         };
         check(ProfileError::from(disk), BAD_FILE);
+        let store = || EngineError::Store {
+            what: "write to",
+            name: "the store's file in d".into(),
+            reason: "no space".into(),
+            advice: "make room there",
+        };
+        check(store(), BAD_FILE);
+        check(rekindle::Error::from(store()), BAD_FILE);
+        check(ProfileError::from(store()), BAD_FILE);
         check(anyhow::anyhow!("something"), FAILURE);
     }
 }

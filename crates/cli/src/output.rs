@@ -157,7 +157,8 @@ pub(crate) fn make_folder(folder: &Path) -> anyhow::Result<()> {
     try_to_write(&folder.join("file"))
 }
 
-fn try_to_write(path: &Path) -> anyhow::Result<()> {
+/// Refuses a file that cannot be written.
+pub(crate) fn try_to_write(path: &Path) -> anyhow::Result<()> {
     Ok(check_writable(path).map_err(|source| FileError::Write { path: path.to_owned(), source })?)
 }
 
@@ -208,8 +209,8 @@ pub(crate) fn wrote(path: &Path) {
 pub(crate) struct DecisionRow {
     /// The activation's name.
     pub(crate) name: String,
-    /// Whether it is dropped and made again.
-    pub(crate) recomputed: bool,
+    /// `RETAINED`, `RECOMPUTE` or `MOVE`.
+    pub(crate) word: &'static str,
     /// Its size.
     pub(crate) bytes: u64,
     /// How long it takes to make it again.
@@ -218,32 +219,44 @@ pub(crate) struct DecisionRow {
     pub(crate) created: u32,
     /// The rank of its first backward use.
     pub(crate) first_backward: u32,
+    /// Why, in a few words; given for every row of a plan that moves something, and for no other.
+    pub(crate) reason: Option<&'static str>,
 }
 
-/// Decisions in the exchange layout of the profiler's files.
+/// Decisions in the exchange layout of the profiler's files; with a column more where there are
+/// reasons.
 pub(crate) fn decisions_csv(rows: impl Iterator<Item = DecisionRow>) -> String {
     let columns = "activation_name,decision,median_mem_size_bytes,recomp_time_s,creation_rank,\
                    first_bw_use_rank";
-    let columns: Vec<&str> = columns.split(',').collect();
+    let mut columns: Vec<&str> = columns.split(',').collect();
+    let mut rows = rows.peekable();
+    columns.extend(rows.peek().and_then(|row| row.reason).map(|_| "reason"));
     let cells = |row: DecisionRow| {
-        let word = if row.recomputed { "RECOMPUTE" } else { "RETAINED" };
-        vec![
+        let mut cells = vec![
             text_cell(&row.name),
-            word.into(),
+            row.word.into(),
             row.bytes.to_string(),
             row.seconds.to_string(),
             row.created.to_string(),
             row.first_backward.to_string(),
-        ]
+        ];
+        cells.extend(row.reason.map(text_cell));
+        cells
     };
     csv_text(&columns, rows.map(cells))
 }
 
 /// The decisions of a plan.
 pub(crate) fn decisions_of(graph: &Graph, planned: &Planned) -> String {
+    let has_reasons = planned.plan.schedule.has_transfers();
     let row = |decision: &Decision| DecisionRow {
         name: graph.storage_name(decision.storage),
-        recomputed: matches!(decision.choice, Choice::Recompute { .. }),
+        word: match decision.choice {
+            Choice::Keep => "RETAINED",
+            Choice::Recompute { .. } => "RECOMPUTE",
+            Choice::Move { .. } => "MOVE",
+        },
+        reason: has_reasons.then(|| decision.reason.text()),
         bytes: decision.bytes.get(),
         seconds: decision.recompute_time.seconds(),
         created: decision.created.0,

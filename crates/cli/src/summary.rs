@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use rekindle_graph::{Bytes, Graph};
+use rekindle_analysis::{Transfers, transfers};
+use rekindle_graph::{Bytes, Graph, Schedule, one_line};
 use rekindle_plan::{Choice, Decision, Planned, Status};
 use serde_json::{Value, json};
 
-/// How many recomputations are listed.
+/// How many recomputations and moves are listed.
 const TOP: usize = 5;
 
 /// The summary for a person. With `verbose`, every activation has a line.
@@ -19,25 +20,37 @@ pub(crate) fn text(graph: &Graph, planned: &Planned, took: Duration, verbose: bo
     };
     let (plan, stats) = (&planned.plan, &planned.stats);
     let share = |bytes: Bytes| percent(bytes.get() as f64 / stats.plain_peak.get().max(1) as f64);
-    line("graph", format!("{}, {} nodes", graph.name(), graph.nodes().len()));
+    let name = |storage| graph.shown_storage_name(storage);
+    line("graph", format!("{}, {} nodes", one_line(graph.name()), graph.nodes().len()));
     line("budget", format!("{} ({} of the plain peak)", plan.budget, share(plan.budget)));
     line("strategy", plan.strategy.as_deref().unwrap_or("unknown").into());
     line("peak", format!("{} -> {} ({})", stats.plain_peak, plan.peak, share(plan.peak)));
     let overhead = percent(planned.overhead());
     line("time", format!("{} -> {} (+{overhead})", stats.plain_time, plan.time));
     line("bound", bound(planned));
-    let (retained, recomputed) = by_choice(&planned.decisions);
+    let moving = moving(graph, planned);
+    if let Some((store, _)) = &moving {
+        line("store", store.clone());
+    }
+    let [retained, recomputed, moved] = by_choice(&planned.decisions);
     line("retained", format!("{} activations, {}", retained.len(), sum(&retained)));
     for (reason, (count, bytes)) in by_reason(&retained) {
         line("", format!("{count:>5} {:>12}  {reason}", bytes.to_string()));
     }
     let (count, bytes, runs) = (recomputed.len(), sum(&recomputed), stats.recomputed);
     line("recomputed", format!("{count} activations, {bytes}, in {runs} runs"));
-    for d in top(&recomputed) {
-        let name = graph.storage_name(d.storage);
-        line("", format!("{:>12}  {:>10}  {name}", d.bytes.to_string(), d.spent.to_string()));
+    for d in costliest(&recomputed) {
+        let [bytes, spent] = [d.bytes.to_string(), d.spent.to_string()];
+        line("", format!("{bytes:>12}  {spent:>10}  {}", name(d.storage)));
     }
-    let at = stats.peak_node.map_or("the start", |id| &graph.node(id).name);
+    if let Some((_, moves)) = &moving {
+        line("moved", format!("{} activations, {}", moved.len(), sum(&moved)));
+        for (reason, (count, bytes)) in by_reason(&moved) {
+            line("", format!("{count:>5} {:>12}  {reason}", bytes.to_string()));
+        }
+        moves_text(moves, planned, &mut line);
+    }
+    let at = stats.peak_node.map_or("the start".into(), |id| graph.node(id).shown_name());
     let least = stats.incompressible;
     let later = plan.peak.saturating_sub(least);
     line(
@@ -47,18 +60,54 @@ pub(crate) fn text(graph: &Graph, planned: &Planned, took: Duration, verbose: bo
     line("planned in", format!("{:.2} s", took.as_secs_f64()));
     if verbose {
         for d in &planned.decisions {
-            let name = graph.storage_name(d.storage);
-            let bytes = d.bytes.to_string();
+            let (bytes, name) = (d.bytes.to_string(), name(d.storage));
             line(word(d.choice), format!("{bytes:>12}  {name}: {}", d.reason.text()));
         }
     }
     out
 }
 
+/// What goes to the store and back, in all.
+fn moves_text(moves: &Transfers, planned: &Planned, line: &mut impl FnMut(&str, String)) {
+    let Transfers { moved_out, moved_in, hidden, waited, store_peak, .. } = moves;
+    let share = waited.get() / planned.plan.time.get().max(f64::MIN_POSITIVE);
+    line("transfers", format!("{moved_out} out and {moved_in} in, of tensors of any kind"));
+    line("", format!("{hidden} of copying hidden behind computation"));
+    line("", format!("{waited} waited ({} of the step)", percent(share)));
+    let stored = match moves.stored_at_start {
+        Bytes::ZERO => "nothing of it between steps".into(),
+        stored => format!("{stored} of it between steps"),
+    };
+    line("in the store", format!("{store_peak} at most, {stored}"));
+}
+
+/// The store and the transfers of a plan; `None` if it moves nothing.
+fn moving(graph: &Graph, planned: &Planned) -> Option<(String, Transfers)> {
+    let schedule = &planned.plan.schedule;
+    let moves = transfers(graph, schedule).expect("a checked plan can be replayed")?;
+    Some((store_text(schedule), moves))
+}
+
+/// The store of a schedule, as it is typed.
+pub(crate) fn store_text(schedule: &Schedule) -> String {
+    schedule.store.map_or_else(String::new, |store| store.to_string())
+}
+
+/// What goes to a store and back, for a program: more keys of an object.
+pub(crate) fn add_transfers(object: &mut Value, store: &str, moves: &Transfers) {
+    object["store"] = json!(store);
+    object["moved_out_bytes"] = json!(moves.moved_out.get());
+    object["moved_in_bytes"] = json!(moves.moved_in.get());
+    object["hidden_us"] = json!(moves.hidden.get());
+    object["waited_us"] = json!(moves.waited.get());
+    object["store_peak_bytes"] = json!(moves.store_peak.get());
+    object["stored_between_steps_bytes"] = json!(moves.stored_at_start.get());
+}
+
 /// The summary for a program.
 pub(crate) fn json(graph: &Graph, planned: &Planned, took: Duration) -> Value {
     let (plan, stats) = (&planned.plan, &planned.stats);
-    let (retained, recomputed) = by_choice(&planned.decisions);
+    let [retained, recomputed, moved] = by_choice(&planned.decisions);
     let decision = |d: &Decision| {
         json!({
             "activation": graph.storage_name(d.storage),
@@ -70,7 +119,7 @@ pub(crate) fn json(graph: &Graph, planned: &Planned, took: Duration) -> Value {
             "spent_us": d.spent.get(),
         })
     };
-    json!({
+    let mut summary = json!({
         "graph": graph.name(),
         "strategy": plan.strategy,
         "budget_bytes": plan.budget.get(),
@@ -88,7 +137,12 @@ pub(crate) fn json(graph: &Graph, planned: &Planned, took: Duration) -> Value {
         "incompressible_bytes": stats.incompressible.get(),
         "seconds": took.as_secs_f64(),
         "decisions": planned.decisions.iter().map(decision).collect::<Vec<_>>(),
-    })
+    });
+    if let Some((store, moves)) = moving(graph, planned) {
+        summary["moved"] = json!({"activations": moved.len(), "bytes": sum(&moved).get()});
+        add_transfers(&mut summary, &store, &moves);
+    }
+    summary
 }
 
 /// A share as a person reads it.
@@ -128,8 +182,18 @@ fn word(choice: Choice) -> &'static str {
     }
 }
 
-fn by_choice(decisions: &[Decision]) -> (Vec<&Decision>, Vec<&Decision>) {
-    decisions.iter().partition(|d| d.choice == Choice::Keep)
+/// Those that are kept, those that are recomputed, and those that are moved.
+fn by_choice(decisions: &[Decision]) -> [Vec<&Decision>; 3] {
+    let mut groups = [const { Vec::new() }; 3];
+    for decision in decisions {
+        let group = match decision.choice {
+            Choice::Keep => 0,
+            Choice::Recompute { .. } => 1,
+            Choice::Move { .. } => 2,
+        };
+        groups[group].push(decision);
+    }
+    groups
 }
 
 fn by_reason(decisions: &[&Decision]) -> BTreeMap<&'static str, (usize, Bytes)> {
@@ -146,7 +210,7 @@ fn sum(decisions: &[&Decision]) -> Bytes {
 }
 
 /// The recomputations that cost the most time.
-fn top<'d>(recomputed: &[&'d Decision]) -> Vec<&'d Decision> {
+fn costliest<'d>(recomputed: &[&'d Decision]) -> Vec<&'d Decision> {
     let mut sorted = recomputed.to_vec();
     sorted.sort_by(|a, b| b.spent.get().total_cmp(&a.spent.get()).then(a.storage.cmp(&b.storage)));
     sorted.truncate(TOP);

@@ -35,6 +35,8 @@ fn every_verb_that_gives_a_result_gives_it_as_json_and_nothing_else() {
         "profile mlp --batch-size 2 --warmup 0 --measured 1 --no-pictures --out .".into(),
         "plan @mlp-b256 --budget 100% --effort 0".into(),
         "frontier @mlp-b256 --points 3 --effort 0".into(),
+        "plan @mlp-b256 --budget 100% --effort 0 --store out=1GB/s,in=1GB/s".into(),
+        "frontier @mlp-b256 --points 3 --effort 0 --store out=1GB/s,in=1GB/s".into(),
         "rewrite @mlp-b256 plan.json".into(),
         "verify @mlp-b256 plan.json".into(),
         format!("run {SMALL} --budget 80% --steps 1"),

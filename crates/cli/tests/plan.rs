@@ -222,3 +222,20 @@ fn help_names_the_exit_codes() {
         folder.works(&format!("{verb} --help"));
     }
 }
+
+#[test]
+fn a_budget_may_bound_what_a_gpus_allocator_reserves() {
+    let folder = Folder::new("allocator");
+    let line = "plan @vgg16-b32 --effort 0 --json";
+    for allocator in ["cuda", "cuda-expandable"] {
+        let said = folder.json(&format!("{line} --budget 90% --allocator {allocator}"));
+        let bytes = |key: &str| said[key].as_u64().expect("bytes");
+        let reserved = bytes("predicted_reserved_bytes");
+        assert!(bytes("peak_bytes") <= bytes("predicted_allocated_bytes"));
+        assert!(bytes("predicted_allocated_bytes") <= reserved);
+        assert!(reserved <= bytes("budget_bytes"));
+    }
+    // What is reserved is more than what is live, so the smallest budget is larger.
+    let words = ["the allocator would reserve", "expandable"];
+    folder.fails("plan @vgg16-b32 --effort 0 --budget 1MiB --allocator cuda", 3, &words);
+}

@@ -1,9 +1,13 @@
 //! What can go wrong before or while a step runs.
 
+use std::io;
+
 use rekindle_graph::Bytes;
 use rekindle_program::DType;
 
 use crate::kernels::KernelError;
+use crate::moves::Direction;
+use crate::store::{Backing, advice};
 
 /// Why a step cannot be set up or run.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -34,6 +38,34 @@ pub enum EngineError {
     Type { name: String, expected: DType, found: DType },
     #[error("`{name}` is gone after the step: it is neither persistent nor an output")]
     Gone { name: String },
+    #[error("cannot {what} {name}: {reason}; {advice}")]
+    Store { what: &'static str, name: String, reason: String, advice: &'static str },
+    #[error(
+        "the step moves {needed} to a store and back, and the engine has none; set it up with one"
+    )]
+    NoStore { needed: Bytes },
     #[error("{node}: {source}")]
     Kernel { node: String, source: KernelError },
+}
+
+impl EngineError {
+    /// A transfer that failed.
+    pub(crate) fn store(
+        backing: &dyn Backing,
+        direction: Direction,
+        error: &io::Error,
+    ) -> EngineError {
+        let what = match direction {
+            Direction::Out => "write to",
+            Direction::In => "read from",
+        };
+        let (name, reason) = (backing.name(), error.to_string());
+        EngineError::Store { what, name, reason, advice: advice(error) }
+    }
+}
+
+impl From<EngineError> for io::Error {
+    fn from(error: EngineError) -> io::Error {
+        io::Error::other(error)
+    }
 }

@@ -4,14 +4,19 @@
 //! everything, and the arena is reserved. Running allocates nothing.
 //!
 //! Invariant: spans that are live at the same time do not overlap (`placement`), and a run's writes
-//! and scratch are disjoint from its reads, so the slices handed to a kernel never alias.
+//! and scratch are disjoint from its reads, so the slices handed to a kernel never alias. What is
+//! moved at the same time (`channels`) is waited for by whoever needs it or its room (`moves`).
+
+use std::sync::Arc;
 
 use rekindle_graph::{Bytes, Graph, NodeId, StorageId};
-use rekindle_program::{DType, Program};
+use rekindle_program::Program;
 
 use crate::arena::{Arena, Span};
+use crate::channels::{Channels, Store, TransferWatch};
 use crate::dispatch::{Operands, run_kernel};
 use crate::layout::Instruction;
+use crate::moves::Direction;
 use crate::spill::NoSpill;
 use crate::{EngineError, Layout, Peak, Spill, Threads};
 
@@ -34,6 +39,25 @@ pub trait Observer {
     /// Called after that, for each storage that the node made, with its bytes. They may be moved
     /// away and back, but must be what they were when the call returns.
     fn made(&mut self, _storage: StorageId, _contents: &mut [u8]) {}
+    /// Called before compute stands still because of a transfer; the node is what cannot go on.
+    fn waits(&mut self, _node: NodeId) {}
+    /// Called when it goes on.
+    fn goes_on(&mut self, _node: NodeId) {}
+    /// Asked once, before the step: who wants to know when transfers take place.
+    fn transfers(&self) -> Option<Arc<dyn TransferWatch>> {
+        None
+    }
+}
+
+/// What a training step moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Bytes copied to the store.
+    pub out: Bytes,
+    /// Bytes copied back.
+    pub back: Bytes,
+    /// How often compute stood still because of a transfer.
+    pub waits: u64,
 }
 
 /// Nobody wants to know.
@@ -44,12 +68,15 @@ impl Observer for () {
 
 /// A training step set up to run, with its memory. Tensors are named by their ids in the program.
 pub struct Engine {
-    layout: Layout,
-    threads: Threads,
-    arena: Arena,
+    pub(crate) layout: Layout,
+    pub(crate) threads: Arc<Threads>,
+    /// Where the layout moves something. Ends before the arena does.
+    pub(crate) channels: Option<Channels>,
+    pub(crate) arena: Arena,
     spill: Box<dyn Spill + Send>,
     /// The seed of the sources' values, as long as nothing else was written to them.
-    filled: Option<u64>,
+    pub(crate) filled: Option<u64>,
+    moved: Moved,
 }
 
 impl Engine {
@@ -61,46 +88,48 @@ impl Engine {
         Engine::with_layout(Layout::plain(program, threads), 0, &mut |_, _| {})
     }
 
-    /// Sets up a step that has been placed, with weights from `seed`. `ready` is told now and then
-    /// how many bytes of how large an arena are ready.
+    /// Sets up a step that has been placed and moves nothing, with weights from `seed`. `ready` is
+    /// told now and then how many bytes of how large an arena are ready.
     ///
     /// # Errors
-    /// If the arena does not fit in the machine's memory.
+    /// If the arena does not fit in the machine's memory, or the step needs a store.
     pub fn with_layout(
         layout: Layout,
         seed: u64,
         ready: &mut dyn FnMut(Bytes, Bytes),
     ) -> Result<Engine, EngineError> {
-        let size = layout.predicted().arena;
-        let threads = Threads::start(layout.threads())?;
-        let arena = Arena::new(size, &mut |bytes| ready(bytes, size))?;
-        let mut engine = Engine { threads, layout, arena, spill: Box::new(NoSpill), filled: None };
-        engine.fill_sources(seed);
-        Ok(engine)
+        Engine::with_store(layout, seed, None, ready)
     }
 
-    /// Gives every source its initial value again: weights from `seed`, the rest as declared.
-    /// Sources that have just those values stay as they are.
-    pub fn fill_sources(&mut self, seed: u64) {
-        if self.filled.replace(seed) == Some(seed) {
-            return;
+    /// As [`Engine::with_layout`], for a step that moves tensors to a store, which holds at least
+    /// [`Layout::store_bytes`].
+    ///
+    /// # Errors
+    /// If the arena does not fit in the machine's memory, or the store fails.
+    pub fn with_store(
+        layout: Layout,
+        seed: u64,
+        store: Option<Store>,
+        ready: &mut dyn FnMut(Bytes, Bytes),
+    ) -> Result<Engine, EngineError> {
+        let size = layout.predicted().arena;
+        let needed = layout.store_bytes();
+        if needed > Bytes::ZERO && store.is_none() {
+            return Err(EngineError::NoStore { needed });
         }
-        let Engine { layout, arena, .. } = self;
-        let tensors = layout.program.tensors.iter().zip(&layout.program.init);
-        for (index, (tensor, init)) in tensors.enumerate() {
-            let (Some(init), Some(span)) = (init, layout.between[index]) else {
-                continue;
-            };
-            let bytes = arena.bytes_mut(span);
-            match tensor.dtype {
-                DType::F32 => {
-                    let values = &mut cast_mut::<f32>(bytes)[..tensor.len()];
-                    init.fill_f32(seed, index, values);
-                }
-                DType::I64 => init.fill_i64(&mut cast_mut::<i64>(bytes)[..tensor.len()]),
-                DType::U8 => {}
-            }
-        }
+        let threads = Arc::new(Threads::start(layout.threads())?);
+        let mut arena = Arena::new(size, &mut |bytes| ready(bytes, size))?;
+        let base = arena.as_mut_ptr();
+        // SAFETY: the arena is memory of its own that stays where it is until it is dropped, which
+        // is after the channels; all spans of the layout lie in it. That nobody else uses them
+        // while they are moved is what `moves` is for, and `run_observed` keeps to.
+        let start = |store| unsafe { Channels::start(layout.moves.clone(), store, base) };
+        let channels = store.filter(|_| needed > Bytes::ZERO).map(start).transpose()?;
+        let spill = Box::new(NoSpill);
+        let moved = Moved::default();
+        let mut engine = Engine { threads, layout, channels, arena, spill, filled: None, moved };
+        engine.fill_sources(seed)?;
+        Ok(engine)
     }
 
     /// Gives the engine a place for the tensors that its program moves out of the arena.
@@ -133,10 +162,16 @@ impl Engine {
         self.layout.predicted()
     }
 
+    /// What the last training step moved.
+    pub fn moved(&self) -> Moved {
+        self.moved
+    }
+
     /// Runs one training step and says what its peak really was.
     ///
     /// # Errors
-    /// If the data is bad: an id or label out of range.
+    /// If the data is bad: an id or label out of range; or if the store fails. After that the
+    /// values are those of no step.
     pub fn run(&mut self, iteration: Iteration) -> Result<Peak, EngineError> {
         self.run_observed(iteration, &mut ())
     }
@@ -144,33 +179,62 @@ impl Engine {
     /// Runs one training step with somebody watching each node.
     ///
     /// # Errors
-    /// If the data is bad: an id or label out of range.
+    /// As [`Engine::run`].
     pub fn run_observed(
         &mut self,
         iteration: Iteration,
         observer: &mut dyn Observer,
     ) -> Result<Peak, EngineError> {
         self.filled = None;
+        self.moved = Moved::default();
+        if let Some(channels) = &self.channels {
+            channels.begin(observer.transfers())?;
+        }
+        let ran = self.run_instructions(iteration, observer);
+        // Whatever happened, nobody moves anything when this returns.
+        let drained = self.channels.as_ref().map_or(Ok(()), Channels::drain);
+        ran.and_then(|peak| drained.map(|()| peak))
+    }
+
+    fn run_instructions(
+        &mut self,
+        iteration: Iteration,
+        observer: &mut dyn Observer,
+    ) -> Result<Peak, EngineError> {
         let base = self.arena.as_mut_ptr();
         let layout = &self.layout;
+        let mut queue = Queue { layout, channels: self.channels.as_ref(), moved: &mut self.moved };
         let mut ledger = Ledger { live: layout.resident.live.get(), peak: layout.resident };
+        let mut last = NodeId(0);
         for instruction in &layout.instructions {
             let (node, reads, writes, scratch) = match instruction {
-                Instruction::Free(span) => {
+                Instruction::Free { span, after } => {
+                    queue.wait(*after, last, observer)?;
                     ledger.live -= span.bytes as u64;
                     continue;
                 }
-                Instruction::Run { node, reads, writes, scratch } => {
+                Instruction::Wait { node, after } => {
+                    queue.wait(*after, *node, observer)?;
+                    continue;
+                }
+                Instruction::Move(number) => {
+                    ledger.claim(queue.begin(*number), Span::default());
+                    continue;
+                }
+                Instruction::Run { node, reads, writes, scratch, after } => {
+                    queue.wait(*after, *node, observer)?;
                     (*node, layout.range(*reads), layout.range(*writes), *scratch)
                 }
             };
+            last = node;
             ledger.claim(writes, scratch);
             observer.before(node);
             // SAFETY: `base` is the arena, every span lies in it, and by the invariant of this
             // module no write or scratch overlaps another operand.
             let operands = unsafe { Operands::new(base, reads, writes, scratch) };
-            let origin = layout.program.node(layout.origin(node));
-            let (threads, spill) = (&self.threads, self.spill.as_mut());
+            let origin = layout.run_of(node).expect("a run is a run of something");
+            let origin = layout.program.node(origin);
+            let (threads, spill) = (&*self.threads, self.spill.as_mut());
             let done = run_kernel(&layout.program, origin, operands, iteration, threads, spill);
             done.map_err(|source| EngineError::Kernel {
                 node: layout.graph.node(node).name.clone(),
@@ -186,101 +250,50 @@ impl Engine {
         }
         Ok(ledger.peak)
     }
+}
 
-    /// The elements of a persistent tensor or an output.
-    ///
-    /// # Errors
-    /// If it has other elements, or is gone after the step.
-    pub fn read_f32(&self, id: StorageId) -> Result<&[f32], EngineError> {
-        let span = self.locate(id, DType::F32)?;
-        Ok(&cast::<f32>(self.arena.bytes(span))[..self.layout.program.tensor(id).len()])
-    }
+/// How compute deals with transfers.
+struct Queue<'a> {
+    layout: &'a Layout,
+    channels: Option<&'a Channels>,
+    moved: &'a mut Moved,
+}
 
-    /// The elements of a persistent tensor or an output.
-    ///
-    /// # Errors
-    /// If it has other elements, or is gone after the step.
-    pub fn read_i64(&self, id: StorageId) -> Result<&[i64], EngineError> {
-        let span = self.locate(id, DType::I64)?;
-        Ok(&cast::<i64>(self.arena.bytes(span))[..self.layout.program.tensor(id).len()])
-    }
-
-    /// The little-endian bytes of a persistent tensor or an output.
-    ///
-    /// # Errors
-    /// If it is gone after the step.
-    pub fn bytes(&self, id: StorageId) -> Result<&[u8], EngineError> {
-        let tensor = self.layout.program.tensor(id);
-        let span = self.locate(id, tensor.dtype)?;
-        Ok(&self.arena.bytes(span)[..tensor.len() * tensor.dtype.size()])
-    }
-
-    /// As [`Engine::bytes`], to be overwritten.
-    ///
-    /// # Errors
-    /// If it is gone after the step.
-    pub fn bytes_mut(&mut self, id: StorageId) -> Result<&mut [u8], EngineError> {
-        let tensor = self.layout.program.tensor(id);
-        let (span, len) = (self.locate(id, tensor.dtype)?, tensor.len() * tensor.dtype.size());
-        self.filled = None;
-        Ok(&mut self.arena.bytes_mut(span)[..len])
-    }
-
-    /// Overwrites a persistent tensor.
-    ///
-    /// # Errors
-    /// If it has another length or other elements.
-    pub fn write_f32(&mut self, id: StorageId, values: &[f32]) -> Result<(), EngineError> {
-        let span = self.locate(id, DType::F32)?;
-        self.check_length(id, values.len())?;
-        self.filled = None;
-        cast_mut::<f32>(self.arena.bytes_mut(span))[..values.len()].copy_from_slice(values);
-        Ok(())
-    }
-
-    /// Overwrites a persistent tensor.
-    ///
-    /// # Errors
-    /// If it has another length or other elements.
-    pub fn write_i64(&mut self, id: StorageId, values: &[i64]) -> Result<(), EngineError> {
-        let span = self.locate(id, DType::I64)?;
-        self.check_length(id, values.len())?;
-        self.filled = None;
-        cast_mut::<i64>(self.arena.bytes_mut(span))[..values.len()].copy_from_slice(values);
-        Ok(())
-    }
-
-    /// The tensor of this name.
-    ///
-    /// # Errors
-    /// If there is none.
-    pub fn find(&self, name: &str) -> Result<StorageId, EngineError> {
-        let found = self.layout.program.tensors.iter().position(|t| t.name == name);
-        found.map(StorageId::new).ok_or_else(|| EngineError::UnknownTensor {
-            name: name.into(),
-            program: self.layout.program.name.clone(),
-        })
-    }
-
-    fn locate(&self, id: StorageId, dtype: DType) -> Result<Span, EngineError> {
-        let tensor = self.layout.program.tensor(id);
-        if tensor.dtype != dtype {
-            return Err(EngineError::Type {
-                name: tensor.name.clone(),
-                expected: tensor.dtype,
-                found: dtype,
-            });
-        }
-        self.layout.between[id.index()]
-            .ok_or_else(|| EngineError::Gone { name: tensor.name.clone() })
-    }
-
-    fn check_length(&self, id: StorageId, found: usize) -> Result<(), EngineError> {
-        let tensor = self.layout.program.tensor(id);
-        if tensor.len() == found {
+impl Queue<'_> {
+    /// Stands still until these moves have ended.
+    fn wait(
+        &mut self,
+        after: [u32; 2],
+        node: NodeId,
+        observer: &mut dyn Observer,
+    ) -> Result<(), EngineError> {
+        let moves = self.layout.moves.waits(after);
+        let Some(channels) = self.channels.filter(|c| !c.have_ended(moves)) else {
             return Ok(());
+        };
+        self.moved.waits += 1;
+        observer.waits(node);
+        channels.wait(moves)?;
+        observer.goes_on(node);
+        Ok(())
+    }
+
+    /// Puts a move on its channel. Gives what it claims of the arena.
+    fn begin(&mut self, number: u32) -> &[Span] {
+        let it = &self.layout.moves.all[number as usize];
+        let channels = self.channels.expect("a step that moves something has a store");
+        channels.issue(number);
+        let bytes = Bytes(it.span.bytes as u64);
+        match it.direction {
+            Direction::Out => {
+                self.moved.out += bytes;
+                &[]
+            }
+            Direction::In => {
+                self.moved.back += bytes;
+                std::slice::from_ref(&it.span)
+            }
         }
-        Err(EngineError::Length { name: tensor.name.clone(), expected: tensor.len(), found })
     }
 }
 
@@ -298,26 +311,4 @@ impl Ledger {
         }
         self.peak.live = self.peak.live.max(Bytes(self.live));
     }
-}
-
-/// Tensors pass between files and the arena as bytes.
-const _: () = assert!(cfg!(target_endian = "little"), "a machine's numbers are those of the files");
-
-/// A type whose every bit pattern is valid.
-trait Plain: Copy {}
-impl Plain for f32 {}
-impl Plain for i64 {}
-
-fn cast<T: Plain>(bytes: &[u8]) -> &[T] {
-    // SAFETY: every bit pattern is a valid `T`; `align_to` keeps to aligned elements.
-    let (before, values, _) = unsafe { bytes.align_to::<T>() };
-    assert!(before.is_empty(), "tensors are aligned");
-    values
-}
-
-fn cast_mut<T: Plain>(bytes: &mut [u8]) -> &mut [T] {
-    // SAFETY: every bit pattern is a valid `T`; `align_to` keeps to aligned elements.
-    let (before, values, _) = unsafe { bytes.align_to_mut::<T>() };
-    assert!(before.is_empty(), "tensors are aligned");
-    values
 }

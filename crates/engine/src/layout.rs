@@ -1,19 +1,23 @@
 //! Layout: a program and the graph that runs → an address for everything, without any memory.
 //!
 //! The graph is the program's own ([`Layout::plain`]) or a rewritten one, each of whose nodes
-//! stands for a node of the program and each of whose storages is a copy of one of its tensors.
-//! Nothing is written twice in it, so one storage is one block of the arena: it lives from the run
-//! that writes it until it is freed after its last use. Scratch is a block that lives for one run.
+//! stands for a node of the program or moves one of its tensors, and each of whose storages is a
+//! copy of one of its tensors, in memory or, as a token without bytes, in the store. Nothing is
+//! written twice in it, so one storage is one block of the arena: it lives from the run that writes
+//! it until it is freed after its last use. Scratch is a block that lives for one run. A persistent
+//! tensor that leaves in the middle of the step comes back to the place that it left, where the
+//! next step finds it: one block with a gap.
 //!
 //! Invariant: every run does what its origin in the program does, on tensors of the same size, and
 //! blocks that are live at the same time do not overlap.
 
-use rekindle_graph::{Bytes, Graph, NodeId, Origins, Schedule, Step, StorageId, replay};
-use rekindle_program::Program;
+use rekindle_graph::{Bytes, Graph, NodeId, Origins, Schedule, Step, StorageId, Transfer, replay};
+use rekindle_program::{ALIGN, Program};
 
 use crate::EngineError;
 use crate::arena::Span;
 use crate::dispatch::workspace;
+use crate::moves::{Direction, Moves, PAGE, Walk, is_token};
 use crate::placement::{Block, place};
 
 /// The planner's view of `program` as this engine runs it with `threads` threads.
@@ -30,13 +34,26 @@ pub struct Peak {
     pub arena: Bytes,
 }
 
-/// One thing to do, with its addresses.
+/// One thing to do, with its addresses. Each `after` names the moves that must have ended: a range
+/// of [`Moves::waits`].
 #[derive(Clone, Debug)]
 pub(crate) enum Instruction {
     /// Compute a node of the graph. The ranges are of [`Layout::spans`].
-    Run { node: NodeId, reads: [u32; 2], writes: [u32; 2], scratch: Span },
+    Run { node: NodeId, reads: [u32; 2], writes: [u32; 2], scratch: Span, after: [u32; 2] },
+    /// Let a transfer begin, by its number.
+    Move(u32),
+    /// Stand still.
+    Wait { node: NodeId, after: [u32; 2] },
     /// Give the bytes of a storage back.
-    Free(Span),
+    Free { span: Span, after: [u32; 2] },
+}
+
+/// Where a tensor is between training steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Home {
+    Arena(Span),
+    /// At this offset of the store.
+    Store(u64),
 }
 
 /// A training step with an address for everything: what can be known without any memory.
@@ -44,13 +61,14 @@ pub(crate) enum Instruction {
 pub struct Layout {
     pub(crate) program: Program,
     pub(crate) graph: Graph,
-    /// The node of the program that each node of the graph stands for.
-    origins: Vec<NodeId>,
+    /// The step, on the program's own graph, that each node of the graph is.
+    origins: Vec<Step>,
     threads: usize,
     spans: Vec<Span>,
     pub(crate) instructions: Vec<Instruction>,
+    pub(crate) moves: Moves,
     /// Where each tensor of the program is between training steps, if anywhere.
-    pub(crate) between: Vec<Option<Span>>,
+    pub(crate) between: Vec<Option<Home>>,
     /// The end of the highest storage that is there from the start, and the sum of them all.
     pub(crate) resident: Peak,
     predicted: Peak,
@@ -60,7 +78,7 @@ impl Layout {
     /// Places the plain step: every node of the program once, in the program's own order.
     pub fn plain(program: &Program, threads: usize) -> Layout {
         let graph = lower(program, threads);
-        let nodes: Vec<NodeId> = graph.node_ids().collect();
+        let nodes: Vec<Step> = graph.node_ids().map(Step::Run).collect();
         let storages: Vec<StorageId> = graph.storage_ids().collect();
         let origins = Origins { nodes: &nodes, storages: &storages };
         let placed = Layout::new(program, graph, origins, threads);
@@ -79,7 +97,7 @@ impl Layout {
     ) -> Result<Layout, EngineError> {
         let operands = operands(program, &graph, origins, threads)?;
         let schedule = Schedule::plain(&graph);
-        let (blocks, live) = Blocks::new(&graph, &schedule);
+        let (blocks, live) = Blocks::new(&graph, &schedule, &homes(program, &graph, origins));
         let placement = place(&blocks.all);
         let span = |block: usize| Span {
             offset: placement.offsets[block] as usize,
@@ -92,22 +110,46 @@ impl Layout {
             spans.extend(storages.iter().map(|&s| span_of(s)));
             [from, spans.len() as u32]
         };
+        let mut walk = Walk::new(program, &graph, &schedule, origins.storages);
         let instruction = |step| match step {
-            Step::Free(storage) => Instruction::Free(span_of(storage)),
-            Step::Run(node) => Instruction::Run {
-                node,
-                reads: range(&operands[node.index()]),
-                writes: range(&graph.node(node).writes),
-                scratch: blocks.scratch[node.index()].map_or(Span::default(), span),
+            Step::Free(s) => Instruction::Free { span: span_of(s), after: walk.release(s) },
+            Step::Run(node) => match graph.node(node).transfer() {
+                _ if matches!(origins.nodes[node.index()], Step::Run(_)) => Instruction::Run {
+                    node,
+                    reads: range(&operands[node.index()]),
+                    writes: range(&graph.node(node).writes),
+                    scratch: blocks.scratch[node.index()].map_or(Span::default(), span),
+                    after: walk.run(node),
+                },
+                Some(Transfer::Offload) => {
+                    let from = graph.node(node).reads[0];
+                    Instruction::Move(walk.transfer(node, Direction::Out, from, span_of(from)))
+                }
+                Some(Transfer::Fetch) => {
+                    let to = graph.node(node).writes[0];
+                    Instruction::Move(walk.transfer(node, Direction::In, to, span_of(to)))
+                }
+                Some(Transfer::Wait) | None => {
+                    let after = walk.release(graph.node(node).reads[0]);
+                    Instruction::Wait { node, after }
+                }
             },
             Step::Offload(_) | Step::Fetch(_) => unreachable!("an order of runs moves nothing"),
         };
         let instructions = schedule.steps.into_iter().map(instruction).collect();
+        let moves = walk.finish();
         let mut between = vec![None; program.tensors.len()];
         let persistent = graph.storage_ids();
         let persistent = persistent.filter(|&s| graph.storage(s).role.is_persistent());
         for storage in persistent.chain(graph.outputs().iter().copied()) {
-            between[origins.storages[storage.index()].index()] = Some(span_of(storage));
+            let tensor = origins.storages[storage.index()].index();
+            between[tensor] = match is_token(&graph, storage) {
+                true => moves.slots[tensor].map(Home::Store),
+                false => Some(Home::Arena(span_of(storage))),
+            };
+        }
+        if let Some(lost) = lost(program, &between) {
+            return Err(EngineError::OtherProgram { node: lost, program: program.name.clone() });
         }
         let start: Vec<Span> = graph.sources().map(span_of).collect();
         Ok(Layout {
@@ -122,6 +164,7 @@ impl Layout {
             threads,
             spans,
             instructions,
+            moves,
             between,
         })
     }
@@ -136,9 +179,22 @@ impl Layout {
         &self.graph
     }
 
-    /// The node of the program that a node of the graph stands for.
-    pub fn origin(&self, node: NodeId) -> NodeId {
+    /// The step, on the program's own graph, that a node of the graph is.
+    pub fn origin(&self, node: NodeId) -> Step {
         self.origins[node.index()]
+    }
+
+    /// The node of the program that a node of the graph is a run of; `None` for transfers.
+    pub fn run_of(&self, node: NodeId) -> Option<NodeId> {
+        match self.origin(node) {
+            Step::Run(origin) => Some(origin),
+            Step::Free(_) | Step::Offload(_) | Step::Fetch(_) => None,
+        }
+    }
+
+    /// How many bytes its store must hold; zero if it moves nothing.
+    pub fn store_bytes(&self) -> Bytes {
+        self.moves.store_bytes
     }
 
     /// How many threads run a kernel.
@@ -173,27 +229,74 @@ fn operands(
         let bytes = program.tensor(tensor).bytes();
         origin(s) == Some(tensor) && graph.storage(s).bytes == bytes
     };
-    let operands_of = |id: NodeId| {
-        let node = graph.node(id);
-        let ours = program.nodes.get(origins.nodes.get(id.index())?.index())?;
+    // What an input writes that is in the store.
+    let is_stored = |s: StorageId, tensor: StorageId| {
+        let from_start = graph.node(graph.writer(s)).phase == rekindle_graph::Phase::Input;
+        origin(s) == Some(tensor) && from_start && is_token(graph, s)
+    };
+    let run = |id: NodeId, ours: NodeId| {
+        let (node, ours) = (graph.node(id), program.nodes.get(ours.index())?);
         let mut writes = node.writes.iter().zip(&ours.writes);
         let alike = node.op == ours.op.name()
             && node.workspace == workspace(&ours.op, threads)
             && node.writes.len() == ours.writes.len()
-            && writes.all(|(&s, &tensor)| is_copy(s, tensor));
+            && writes.all(|(&s, &tensor)| is_copy(s, tensor) || is_stored(s, tensor));
         let copy_of = |&tensor: &StorageId| {
             let mut reads = node.reads.iter().copied();
             reads.find(|&s| is_copy(s, tensor))
         };
         ours.reads.iter().map(copy_of).collect::<Option<Vec<_>>>().filter(|_| alike)
     };
+    let transfer = |id: NodeId, transfer: Transfer, tensor: StorageId| {
+        let node = graph.node(id);
+        let is_token = |s: StorageId| origin(s) == Some(tensor) && is_token(graph, s);
+        let known = tensor.index() < program.tensors.len();
+        let wired = known
+            && match (transfer, &node.reads[..], &node.writes[..]) {
+                (Transfer::Offload, &[from], &[to]) => is_copy(from, tensor) && is_token(to),
+                (Transfer::Fetch, &[from], &[to]) => is_token(from) && is_copy(to, tensor),
+                (Transfer::Wait, &[held, ..], &[]) => is_copy(held, tensor),
+                _ => false,
+            };
+        (wired && node.transfer() == Some(transfer)).then(Vec::new)
+    };
     let nodes = graph.node_ids().map(|id| {
-        operands_of(id).ok_or_else(|| EngineError::OtherProgram {
+        let operands = match origins.nodes.get(id.index()) {
+            Some(&Step::Run(ours)) => run(id, ours),
+            Some(&Step::Offload(tensor)) => transfer(id, Transfer::Offload, tensor),
+            Some(&Step::Fetch(tensor)) => transfer(id, Transfer::Fetch, tensor),
+            Some(&Step::Free(tensor)) => transfer(id, Transfer::Wait, tensor),
+            None => None,
+        };
+        operands.ok_or_else(|| EngineError::OtherProgram {
             node: graph.node(id).name.clone(),
             program: program.name.clone(),
         })
     });
     nodes.collect()
+}
+
+/// For each storage that is persistent at the end, the one that was at its place at the start.
+fn homes(program: &Program, graph: &Graph, origins: Origins<'_>) -> Vec<Option<StorageId>> {
+    let mut at_start = vec![None; program.tensors.len()];
+    for s in graph.sources().filter(|&s| !is_token(graph, s)) {
+        at_start[origins.storages[s.index()].index()] = Some(s);
+    }
+    let home = |s: StorageId| {
+        let is_persistent = graph.storage(s).role.is_persistent();
+        let first = at_start[origins.storages[s.index()].index()];
+        first.filter(|&first| is_persistent && first != s)
+    };
+    graph.storage_ids().map(home).collect()
+}
+
+/// The first tensor that the next training step would not find.
+fn lost(program: &Program, between: &[Option<Home>]) -> Option<String> {
+    let tensors = program.tensors.iter().zip(&program.init).zip(between);
+    let mut lost = tensors.filter(|((tensor, init), home)| {
+        init.is_some() && tensor.role.is_persistent() && home.is_none()
+    });
+    lost.next().map(|((tensor, _), _)| tensor.name.clone())
 }
 
 /// The blocks that must be placed, in the order in which they come into being.
@@ -207,20 +310,25 @@ struct Blocks {
 
 impl Blocks {
     /// The blocks of a schedule that can be replayed, and its peak of live bytes.
-    fn new(graph: &Graph, schedule: &Schedule) -> (Blocks, Bytes) {
+    fn new(graph: &Graph, schedule: &Schedule, homes: &[Option<StorageId>]) -> (Blocks, Bytes) {
         let mut this = Blocks {
             all: Vec::new(),
             of_storage: vec![usize::MAX; graph.storages().len()],
             scratch: vec![None; graph.nodes().len()],
         };
-        graph.sources().for_each(|s| this.begin(graph, s, 0));
+        let is_moved = moved(graph);
+        let begin = |this: &mut Blocks, s: StorageId, at: u32| match homes[s.index()] {
+            Some(home) => this.come_back(s, home, at),
+            None => this.begin(graph, s, is_moved[s.index()], at),
+        };
+        graph.sources().for_each(|s| begin(&mut this, s, 0));
         let replayed = replay(graph, schedule, |moment| {
             let at = moment.id.0;
-            moment.claimed.iter().for_each(|&s| this.begin(graph, s, at));
+            moment.claimed.iter().for_each(|&s| begin(&mut this, s, at));
             match moment.step {
                 Step::Run(id) if moment.scratch > Bytes::ZERO => {
                     this.scratch[id.index()] = Some(this.all.len());
-                    this.all.push(Block { bytes: moment.scratch.get(), start: at, end: at + 1 });
+                    this.all.push(Block::new(moment.scratch.get(), ALIGN, at, at + 1));
                 }
                 Step::Free(s) => this.all[this.of_storage[s.index()]].end = at,
                 Step::Run(_) | Step::Offload(_) | Step::Fetch(_) => {}
@@ -231,8 +339,35 @@ impl Blocks {
     }
 
     /// A storage comes into being; it stays until it is freed.
-    fn begin(&mut self, graph: &Graph, storage: StorageId, start: u32) {
+    fn begin(&mut self, graph: &Graph, storage: StorageId, is_moved: bool, start: u32) {
         self.of_storage[storage.index()] = self.all.len();
-        self.all.push(Block { bytes: graph.storage(storage).bytes.get(), start, end: u32::MAX });
+        let bytes = graph.storage(storage).bytes.get();
+        let align = if is_moved { PAGE } else { ALIGN };
+        self.all.push(Block::new(bytes, align, start, u32::MAX));
     }
+
+    /// A storage comes back to the place of `home`, and stays there.
+    fn come_back(&mut self, storage: StorageId, home: StorageId, at: u32) {
+        let index = self.of_storage[home.index()];
+        self.of_storage[storage.index()] = index;
+        let block = &mut self.all[index];
+        block.gap = Some([block.end.min(at), at]);
+        block.end = u32::MAX;
+    }
+}
+
+/// Whether each storage is copied to the store or from it.
+fn moved(graph: &Graph) -> Vec<bool> {
+    let mut moved = vec![false; graph.storages().len()];
+    for node in graph.nodes() {
+        let storage = match node.transfer() {
+            Some(Transfer::Offload) => node.reads.first(),
+            Some(Transfer::Fetch) => node.writes.first(),
+            Some(Transfer::Wait) | None => None,
+        };
+        if let Some(storage) = storage {
+            moved[storage.index()] = true;
+        }
+    }
+    moved
 }

@@ -1,7 +1,8 @@
 //! Placement: lifetimes → offsets in one arena.
 //!
-//! In: blocks, each live over a half-open range of steps. Out: an offset for each, such that blocks
-//! that are live at the same step do not overlap, and the size of the arena that holds them all.
+//! In: blocks, each live over a half-open range of steps, perhaps with a gap in it. Out: an offset
+//! for each, such that blocks that are live at the same step do not overlap, and the size of the
+//! arena that holds them all.
 //! The lower bound is the largest sum of live bytes at any step; no placement is smaller.
 //!
 //! Method: blocks are placed one after the other, each at the lowest offset that is free over its
@@ -19,12 +20,44 @@ use rekindle_graph::Bytes;
 /// A block of memory that is live from step `start` up to, not including, step `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// The size of the block, a multiple of the alignment that its user needs.
+    /// The size of the block.
     pub bytes: u64,
+    /// Its offset is a multiple of this.
+    pub align: u64,
     /// The first step at which the block is live.
     pub start: u32,
     /// The first step at which the block is not live any more.
     pub end: u32,
+    /// The first step at which it is not live in between, and the first at which it is again, in
+    /// the same place.
+    pub gap: Option<[u32; 2]>,
+}
+
+impl Block {
+    /// A block without a gap.
+    pub fn new(bytes: u64, align: u64, start: u32, end: u32) -> Block {
+        Block { bytes, align, start, end, gap: None }
+    }
+
+    /// The ranges of steps over which it is live.
+    fn lives(&self) -> impl Iterator<Item = [u32; 2]> + use<> {
+        let (first, second) = match self.gap {
+            None => ([self.start, self.end], [0, 0]),
+            Some([from, to]) => ([self.start, from], [to, self.end]),
+        };
+        [first, second].into_iter().filter(|[start, end]| start < end)
+    }
+
+    /// Whether both are live at some step.
+    fn meets(&self, other: &Block) -> bool {
+        if self.end <= other.start || other.end <= self.start {
+            return false;
+        }
+        if self.gap.is_none() && other.gap.is_none() {
+            return true;
+        }
+        self.lives().any(|[a, b]| other.lives().any(|[c, d]| a < d && c < b))
+    }
 }
 
 /// Where every block lies.
@@ -62,9 +95,11 @@ pub fn place(blocks: &[Block]) -> Placement {
 /// The largest sum of live bytes at any step.
 fn bound(blocks: &[Block]) -> u64 {
     let mut changes: Vec<(u32, bool, u64)> = Vec::with_capacity(2 * blocks.len());
-    for block in blocks.iter().filter(|b| b.start < b.end) {
-        changes.push((block.start, true, block.bytes));
-        changes.push((block.end, false, block.bytes));
+    for block in blocks {
+        for [start, end] in block.lives() {
+            changes.push((start, true, block.bytes));
+            changes.push((end, false, block.bytes));
+        }
     }
     // At the same step, what ends goes before what starts (`false < true`).
     changes.sort_unstable();
@@ -110,7 +145,7 @@ fn starting_orders(blocks: &[Block]) -> impl Iterator<Item = Vec<usize>> {
 }
 
 fn is_permanent(block: &Block) -> bool {
-    block.start == 0 && block.end == u32::MAX
+    block.start == 0 && block.end == u32::MAX && block.gap.is_none()
 }
 
 struct Search<'b> {
@@ -168,10 +203,9 @@ impl Search<'_> {
     /// Where the blocks stand that come before `position` and are live together with `block`.
     fn below(&self, block: usize, position: usize) -> Vec<usize> {
         let block = self.blocks[block];
-        let meets = |other: &Block| other.start < block.end && block.start < other.end;
         let before = self.best_order[..position].iter().enumerate();
         before
-            .filter(|&(_, &i)| meets(&self.blocks[i]) && !is_permanent(&self.blocks[i]))
+            .filter(|&(_, &i)| block.meets(&self.blocks[i]) && !is_permanent(&self.blocks[i]))
             .map(|(at, _)| at)
             .collect()
     }
@@ -194,10 +228,10 @@ fn first_fit(blocks: &[Block], order: &[usize], limit: u64) -> Option<(Vec<u64>,
     // under.
     let permanent = order.iter().take_while(|&&i| is_permanent(&blocks[i]));
     let permanent = permanent.count();
-    let mut floor = 0;
+    let mut floor: u64 = 0;
     for &i in &order[..permanent] {
-        offsets[i] = floor;
-        floor += blocks[i].bytes;
+        offsets[i] = floor.next_multiple_of(blocks[i].align);
+        floor = offsets[i] + blocks[i].bytes;
     }
     if floor > limit {
         return None;
@@ -221,13 +255,19 @@ fn first_fit(blocks: &[Block], order: &[usize], limit: u64) -> Option<(Vec<u64>,
     Some((offsets, size))
 }
 
-/// A block that has its place.
+/// One life of a block that has its place.
 #[derive(Clone, Copy)]
 struct Placed {
     offset: u64,
     end: u64,
     from: u32,
     until: u32,
+}
+
+impl Placed {
+    fn meets(&self, [start, end]: [u32; 2]) -> bool {
+        self.from < end && start < self.until
+    }
 }
 
 /// Blocks that have their places, ascending by offset.
@@ -252,8 +292,9 @@ impl Shelf {
 
     /// The windows in which `block` is live.
     fn windows(&self, block: &Block) -> std::ops::RangeInclusive<usize> {
-        let last = (block.end - 1) / WINDOW;
-        (block.start / WINDOW) as usize..=(last as usize).min(self.windows.len() - 1)
+        let end = self.windows.len() - 1;
+        let window = |step: u32| ((step / WINDOW) as usize).min(end);
+        window(block.start)..=window(block.end - 1)
     }
 
     /// The lowest offset, at least `floor`, at which `block` meets nothing.
@@ -263,27 +304,32 @@ impl Shelf {
             true => &self.windows[*windows.start()],
             false => &self.all,
         };
-        let mut offset = floor;
+        let mut offset = floor.next_multiple_of(block.align);
+        let whole = [block.start, block.end];
         for other in placed {
-            if other.until <= block.start || block.end <= other.from {
+            if !other.meets(whole) {
+                continue;
+            }
+            if block.gap.is_some() && !block.lives().any(|life| other.meets(life)) {
                 continue;
             }
             if other.offset >= offset + block.bytes {
                 break;
             }
-            offset = offset.max(other.end);
+            offset = offset.max(other.end.next_multiple_of(block.align));
         }
         offset
     }
 
     fn put(&mut self, block: &Block, offset: u64) {
-        let placed =
-            Placed { offset, end: offset + block.bytes, from: block.start, until: block.end };
-        let windows = self.windows(block);
-        let lists = self.windows[windows].iter_mut();
-        for list in lists.chain([&mut self.all]) {
-            let at = list.partition_point(|p| p.offset <= offset);
-            list.insert(at, placed);
+        for [from, until] in block.lives() {
+            let placed = Placed { offset, end: offset + block.bytes, from, until };
+            let windows = self.windows(&Block { start: from, end: until, gap: None, ..*block });
+            let lists = self.windows[windows].iter_mut();
+            for list in lists.chain([&mut self.all]) {
+                let at = list.partition_point(|p| p.offset <= offset);
+                list.insert(at, placed);
+            }
         }
     }
 }
@@ -293,7 +339,7 @@ mod tests {
     use super::*;
 
     fn block(bytes: u64, start: u32, end: u32) -> Block {
-        Block { bytes, start, end }
+        Block::new(bytes, 64, start, end)
     }
 
     /// No two blocks that are live together overlap, and the size is the highest end.
@@ -302,9 +348,11 @@ mod tests {
         for (i, a) in blocks.iter().enumerate() {
             let a_range = placement.offsets[i]..placement.offsets[i] + a.bytes;
             assert!(a_range.end <= placement.size.get());
+            assert_eq!(a_range.start % a.align, 0);
             for (j, b) in blocks.iter().enumerate().skip(i + 1) {
                 let b_range = placement.offsets[j]..placement.offsets[j] + b.bytes;
-                let together = a.start < b.end && b.start < a.end;
+                let live = |b: &Block, step| b.lives().any(|[from, to]| from <= step && step < to);
+                let together = (0..200).any(|step| live(a, step) && live(b, step));
                 let overlap = a_range.start < b_range.end && b_range.start < a_range.end;
                 assert!(!(together && overlap), "blocks {i} and {j} overlap");
             }
@@ -328,6 +376,28 @@ mod tests {
         let placement = place(&blocks);
         check(&blocks, &placement);
         assert_eq!(placement.size, Bytes(64));
+    }
+
+    #[test]
+    fn a_gap_is_room_for_others_and_alignment_is_kept() {
+        let mut home = block(128, 0, u32::MAX);
+        home.gap = Some([2, 5]);
+        let placement = place(&[home, block(128, 2, 5), block(64, 0, 3)]);
+        assert_eq!(placement.size, Bytes(192));
+        let mut generator = Random(3);
+        let mut random = |below: usize| generator.below(below) as u64;
+        for _ in 0..200 {
+            let blocks: Vec<Block> = (0..8)
+                .map(|_| {
+                    let start = random(8) as u32;
+                    let end = start + 3 + random(9) as u32;
+                    let gap = (random(2) == 0).then_some([start + 1, end - 1]);
+                    let align = [64, 256][random(2) as usize];
+                    Block { gap, align, ..block(64 * (1 + random(9)), start, end) }
+                })
+                .collect();
+            check(&blocks, &place(&blocks));
+        }
     }
 
     #[test]

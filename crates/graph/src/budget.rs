@@ -85,6 +85,18 @@ pub fn parse_budget(text: &str) -> Result<Budget, String> {
     }
 }
 
+/// A size as it is typed: `8GiB`, or bytes if it is no whole number of anything larger.
+/// [`parse_budget`] gives it back.
+pub fn typed_bytes(bytes: Bytes) -> String {
+    let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let whole =
+        |(power, _): &(u32, &str)| bytes.get() != 0 && bytes.get().is_multiple_of(1 << power);
+    match units.into_iter().find(whole) {
+        Some((power, unit)) => format!("{}{unit}", bytes.get() >> power),
+        None => bytes.get().to_string(),
+    }
+}
+
 /// Reads a share such as `20%`.
 ///
 /// # Errors
@@ -148,6 +160,12 @@ mod tests {
         check("0.5KiB", 512);
         check(".25KiB", 256);
         check("18446744073709551615", u64::MAX);
+    }
+
+    #[test]
+    fn a_size_is_told_as_it_is_typed() {
+        let texts = [8 << 30, 3 << 29, 5 << 10, 1000, 1 << 41].map(|b| typed_bytes(Bytes(b)));
+        assert_eq!(texts, ["8GiB", "1536MiB", "5KiB", "1000", "2TiB"]);
     }
 
     #[test]

@@ -36,7 +36,7 @@ fn check_ids(parts: &GraphParts) -> Result<(), GraphError> {
             if let Some(s) = list.iter().find(|s| s.index() >= count) {
                 return Err(GraphError::DanglingStorage {
                     id,
-                    name: node.name.clone(),
+                    name: node.shown_name(),
                     how,
                     storage: i64::from(s.0),
                     count,
@@ -45,7 +45,7 @@ fn check_ids(parts: &GraphParts) -> Result<(), GraphError> {
         }
         if !node.time.get().is_finite() || node.time.get() < 0.0 {
             let text = node.time.get().to_string();
-            return Err(GraphError::Time { id, name: node.name.clone(), text });
+            return Err(GraphError::Time { id, name: node.shown_name(), text });
         }
     }
     let dangling = |list, what, index: u32, count| GraphError::DanglingEntry {
@@ -99,7 +99,7 @@ fn check_times(parts: &GraphParts) -> Result<(), GraphError> {
         if sum > LONGEST_STEP {
             return Err(GraphError::TimeOverflow {
                 id,
-                name: node.name.clone(),
+                name: node.shown_name(),
                 text: format!("{:e}", node.time.get()),
             });
         }
@@ -110,7 +110,7 @@ fn check_times(parts: &GraphParts) -> Result<(), GraphError> {
 fn check_inputs(parts: &GraphParts) -> Result<(), GraphError> {
     let wrong = |id, how| GraphError::InputRuns {
         id,
-        name: parts.nodes[NodeId::index(id)].name.clone(),
+        name: parts.nodes[NodeId::index(id)].shown_name(),
         how,
     };
     for (id, node) in nodes(parts) {
@@ -129,15 +129,15 @@ fn find_writers(parts: &GraphParts) -> Result<Vec<NodeId>, GraphError> {
     for (id, node) in nodes(parts) {
         for &storage in &node.writes {
             if node.reads.contains(&storage) {
-                return Err(GraphError::ReadsOwnWrite { id, name: node.name.clone(), storage });
+                return Err(GraphError::ReadsOwnWrite { id, name: node.shown_name(), storage });
             }
             if let Some(first) = writer[storage.index()].replace(id) {
                 return Err(GraphError::TwoWriters {
                     storage,
                     first,
-                    first_name: parts.nodes[first.index()].name.clone(),
+                    first_name: parts.nodes[first.index()].shown_name(),
                     second: id,
-                    second_name: node.name.clone(),
+                    second_name: node.shown_name(),
                 });
             }
         }
@@ -155,10 +155,10 @@ fn check_order(parts: &GraphParts, writer: &[NodeId]) -> Result<(), GraphError> 
             if by >= id && !from_start {
                 return Err(find_cycle(parts, writer).unwrap_or(GraphError::ReadBeforeWrite {
                     id,
-                    name: node.name.clone(),
+                    name: node.shown_name(),
                     storage,
                     writer: by,
-                    writer_name: parts.nodes[by.index()].name.clone(),
+                    writer_name: parts.nodes[by.index()].shown_name(),
                 }));
             }
         }
@@ -198,9 +198,9 @@ fn find_cycle(parts: &GraphParts, writer: &[NodeId]) -> Option<GraphError> {
                     let mut names: Vec<String> = path[from..]
                         .iter()
                         .rev()
-                        .map(|&(n, _)| parts.nodes[n].name.clone())
+                        .map(|&(n, _)| parts.nodes[n].shown_name())
                         .collect();
-                    names.insert(0, parts.nodes[before].name.clone());
+                    names.insert(0, parts.nodes[before].shown_name());
                     return Some(GraphError::Cycle { path: names });
                 }
             }
@@ -227,7 +227,7 @@ fn find_updaters(
     for (id, node) in nodes(parts) {
         for &storage in &node.updates {
             let bad =
-                |why: String| GraphError::BadUpdate { id, name: node.name.clone(), storage, why };
+                |why: String| GraphError::BadUpdate { id, name: node.shown_name(), storage, why };
             if node.effect != Effect::Once {
                 return Err(
                     bad("it may run more than once; mark it `\"recompute\": false`".into()),
@@ -239,7 +239,10 @@ fn find_updaters(
             if let Some(other) = updater[storage.index()].replace(id) {
                 return Err(bad(format!("node {other} updates it too")));
             }
-            if let Some(late) = readers[storage.index()].iter().find(|&&r| r > id) {
+            // What moves a storage copies whatever it holds.
+            let computes = |r: NodeId| parts.nodes[r.index()].transfer().is_none();
+            let mut readers = readers[storage.index()].iter();
+            if let Some(late) = readers.find(|&&r| r > id && computes(r)) {
                 let name = &parts.nodes[late.index()].name;
                 return Err(bad(format!("node {late} ({name}) reads it afterwards")));
             }

@@ -72,10 +72,14 @@ pub enum GraphError {
     BadUpdate { id: NodeId, name: String, storage: StorageId, why: String },
 }
 
-/// What to say of a file whose format is not `remat.KIND/1`.
+/// What to say of a file that is none of that kind, or of a version that is not read.
 fn wrong_format(found: &str, kind: &str) -> String {
     let is_a = |kind: &str| found.starts_with(&format!("remat.{kind}/"));
-    let formats = format!("format is \"{found}\", expected \"remat.{kind}/1\"");
+    let expected = match kind {
+        "plan" => "\"remat.plan/1\" or \"remat.plan/2\"",
+        _ => "\"remat.graph/1\"",
+    };
+    let formats = format!("format is \"{found}\", expected {expected}");
     match kind {
         _ if is_a(kind) => format!("{formats}; another version of Rekindle wrote it"),
         "graph" if is_a("plan") => format!("it is a plan and no graph: {formats}"),

@@ -1,5 +1,7 @@
 //! The graph: storages, the nodes that read and write them, and what must be there at the end.
 
+use std::fmt::Write as _;
+
 use crate::check::check;
 use crate::{Bytes, GraphError, Micros, NodeId, StorageId};
 
@@ -89,7 +91,7 @@ pub struct Node {
     /// Storages that it makes. No duplicates, disjoint from `reads`.
     pub writes: Vec<StorageId>,
     /// Storages (among `reads`) that it overwrites in place. Only a node that may run once has
-    /// any; no other node may read them after it has run.
+    /// any; no other node may read them after it has run, but to move them.
     pub updates: Vec<StorageId>,
     /// Scratch bytes while it runs.
     pub workspace: Bytes,
@@ -114,6 +116,63 @@ impl Node {
             effect: Effect::Pure,
         }
     }
+}
+
+/// What a node of a rewritten graph does with a store, which is its operation's name.
+///
+/// In such a graph a copy in the store is a storage of no bytes, a *token*: whoever reads it comes
+/// after the offload that wrote it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transfer {
+    /// Reads a storage and writes a token: begins to copy the storage to the store.
+    Offload,
+    /// Reads a token and writes a storage: begins to copy it back.
+    Fetch,
+    /// Reads a storage, and the token of its last offload if it had one: what is under way is over
+    /// when it is. The storage is held until here.
+    Wait,
+}
+
+impl Transfer {
+    /// All of them.
+    pub const ALL: [Transfer; 3] = [Transfer::Offload, Transfer::Fetch, Transfer::Wait];
+
+    /// The name of the operation.
+    pub fn op(self) -> &'static str {
+        match self {
+            Transfer::Offload => "offload",
+            Transfer::Fetch => "fetch",
+            Transfer::Wait => "wait",
+        }
+    }
+}
+
+impl Node {
+    /// What it does with a store, if that is all that it does.
+    pub fn transfer(&self) -> Option<Transfer> {
+        let is_once = self.effect == Effect::Once;
+        Transfer::ALL.into_iter().find(|t| is_once && self.op == t.op())
+    }
+}
+
+impl Node {
+    /// Its name as it stands in a message.
+    pub fn shown_name(&self) -> String {
+        one_line(&self.name)
+    }
+}
+
+/// A name, which may come from anywhere, as it stands in a message: control characters, line ends
+/// among them, are visible (`\u000a`), so that it stays on its line.
+pub fn one_line(name: &str) -> String {
+    let mut shown = String::with_capacity(name.len());
+    for c in name.chars() {
+        match c.is_control() {
+            true => write!(shown, "\\u{:04x}", c as u32).expect("strings take everything"),
+            false => shown.push(c),
+        }
+    }
+    shown
 }
 
 /// What a graph is made of, before it is checked.
@@ -248,6 +307,11 @@ impl Graph {
             Some(0) | None => writer.name.clone(),
             Some(k) => format!("{}:{k}", writer.name),
         }
+    }
+
+    /// [`Graph::storage_name`] as it stands in a message.
+    pub fn shown_storage_name(&self, id: StorageId) -> String {
+        one_line(&self.storage_name(id))
     }
 
     /// Takes the graph apart, to build another from it.

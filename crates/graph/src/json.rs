@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Bytes, Effect, FileError, Graph, GraphError, GraphParts, Micros, Node, NodeId, Phase, Plan,
-    PlanFileError, Rate, Role, Schedule, Step, StepId, Storage, StorageId, Store, read_text,
+    PlanFileError, Rate, Role, Schedule, Step, StepId, Storage, StorageId, Store, one_line,
+    read_text,
 };
 
 const GRAPH_FORMAT: &str = "remat.graph/1";
@@ -204,7 +205,7 @@ fn read_node(id: NodeId, entry: NodeEntry, storages: usize) -> Result<Node, Grap
             .map(|i| {
                 valid(i).map(StorageId).ok_or_else(|| GraphError::DanglingStorage {
                     id,
-                    name: entry.name.clone(),
+                    name: one_line(&entry.name),
                     how,
                     storage: *i,
                     count: storages,

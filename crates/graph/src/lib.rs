@@ -30,13 +30,14 @@ mod read;
 mod replace;
 mod replay;
 mod schedule;
+mod store;
 mod unit;
 
-pub use budget::{Budget, parse_budget, parse_share};
+pub use budget::{Budget, parse_budget, parse_share, typed_bytes};
 pub use clock::Span;
 pub use digest::Digest;
 pub use error::{FileError, GraphError, PlanFileError, ScheduleError};
-pub use graph::{Effect, Graph, GraphParts, Node, Phase, Role, Storage};
+pub use graph::{Effect, Graph, GraphParts, Node, Phase, Role, Storage, Transfer, one_line};
 pub use id::{NodeId, StepId, StorageId};
 pub use json::{read_graph, read_plan};
 pub use liveness::{Liveness, Uses};
@@ -47,5 +48,6 @@ pub use replace::{
     Discarded, check_writable, destination, discard_partial_files, replace_file, write_atomically,
 };
 pub use replay::{Moment, Timeline, replay};
-pub use schedule::{Schedule, Step, Store};
+pub use schedule::{Schedule, Step};
+pub use store::{Store, parse_store};
 pub use unit::{Bytes, Micros, Rate};

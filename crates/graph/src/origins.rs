@@ -1,12 +1,13 @@
 //! What a rewritten graph stands for.
 
-use crate::{NodeId, StorageId};
+use crate::{Step, StorageId};
 
-/// What each part of a rewritten graph stands for in the graph that it was made from.
+/// What each part of a rewritten graph stands for in the graph and the plan that it was made from.
 #[derive(Clone, Copy, Debug)]
 pub struct Origins<'a> {
-    /// The node that each node stands for.
-    pub nodes: &'a [NodeId],
-    /// The storage that each storage is a copy of.
+    /// The step that each node is: the run of a node, a transfer of a storage, or the free that a
+    /// `wait` stands for. An input is a run of itself.
+    pub nodes: &'a [Step],
+    /// The storage that each storage is a copy of, in memory or, as a token, in the store.
     pub storages: &'a [StorageId],
 }

@@ -247,7 +247,7 @@ impl<'g> Replay<'g> {
         let Some(node) = self.graph.nodes().get(id.index()) else {
             return Err(ScheduleError::UnknownNode { step, node: id });
         };
-        let name = || node.name.clone();
+        let name = || node.shown_name();
         if node.phase == Phase::Input {
             return Err(ScheduleError::RunsInput { step, name: name() });
         }
@@ -263,12 +263,13 @@ impl<'g> Replay<'g> {
             }
             if let Some(updater) = self.graph.updater(storage)
                 && self.timeline.runs[updater.index()] > 0
+                && node.transfer().is_none()
             {
                 return Err(ScheduleError::ReadsUpdated {
                     step,
                     name: name(),
                     storage,
-                    updater: self.graph.node(updater).name.clone(),
+                    updater: self.graph.node(updater).shown_name(),
                 });
             }
             ready = ready.max(place.arrives);
@@ -410,7 +411,7 @@ impl<'g> Replay<'g> {
         let never = |t: &&NodeId| self.timeline.runs[t.index()] == 0;
         if let Some(target) = self.graph.targets().iter().find(never) {
             return Err(ScheduleError::TargetNeverRan {
-                name: self.graph.node(*target).name.clone(),
+                name: self.graph.node(*target).shown_name(),
             });
         }
         let held = self.timeline.store_peak;

@@ -3,7 +3,7 @@
 //!
 //! The meaning of each step, in bytes and in time, is in `replay.rs`.
 
-use crate::{Bytes, Graph, Micros, NodeId, Rate, ScheduleError, StorageId};
+use crate::{Graph, NodeId, StorageId, Store};
 
 /// One step of a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,38 +16,6 @@ pub enum Step {
     Offload(StorageId),
     /// Claim a storage's bytes and begin to copy it back from the store.
     Fetch(StorageId),
-}
-
-/// Where storages can be moved to and from: a file on a disk, or the host's memory beside a GPU.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Store {
-    /// How fast storages are copied to it; zero if they cannot be.
-    pub out_rate: Rate,
-    /// How fast storages are copied back; zero if they cannot be.
-    pub in_rate: Rate,
-    /// What each transfer takes besides its bytes.
-    pub latency: Micros,
-    /// Whether both directions go at the same time. A disk has one channel for both.
-    pub duplex: bool,
-    /// The most that it may hold; `None` if there is no limit.
-    pub limit: Option<Bytes>,
-}
-
-impl Store {
-    /// Whether its numbers can be.
-    pub(crate) fn check(&self) -> Result<(), ScheduleError> {
-        let numbers = [
-            ("rate out", self.out_rate.get()),
-            ("rate in", self.in_rate.get()),
-            ("latency", self.latency.get()),
-        ];
-        match numbers.iter().find(|(_, n)| !n.is_finite() || *n < 0.0) {
-            Some(&(what, number)) => {
-                Err(ScheduleError::BadStore { what, text: number.to_string() })
-            }
-            None => Ok(()),
-        }
-    }
 }
 
 /// What to do, in order.
@@ -148,6 +116,7 @@ fn first_updates(graph: &Graph, order: &[NodeId]) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Bytes;
 
     /// `make` writes s1 (an output) and s2; `touch` updates s1 in place; `use` reads s2.
     #[test]

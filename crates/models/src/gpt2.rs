@@ -1,4 +1,4 @@
-//! GPT-2 (small), as Hugging Face's `GPT2LMHeadModel`: pre-norm, causal, the head tied to the token
+//! GPT-2, as Hugging Face's `GPT2LMHeadModel`: pre-norm, causal, the head tied to the token
 //! embeddings. Linear maps are `Conv1D`s, whose weights are stored `[in, out]`.
 //!
 //! The original shifts the labels by one before the loss; here the labels come shifted, each row
@@ -25,6 +25,12 @@ pub(crate) struct Gpt2Config {
 /// `gpt2`.
 pub(crate) const SMALL: Gpt2Config =
     Gpt2Config { width: 768, layers: 12, heads: 12, vocab: 50_257 };
+/// `gpt2-medium`.
+pub(crate) const MEDIUM: Gpt2Config = Gpt2Config { width: 1024, layers: 24, heads: 16, ..SMALL };
+/// `gpt2-large`.
+pub(crate) const LARGE: Gpt2Config = Gpt2Config { width: 1280, layers: 36, heads: 20, ..SMALL };
+/// `gpt2-xl`.
+pub(crate) const XL: Gpt2Config = Gpt2Config { width: 1600, layers: 48, heads: 25, ..SMALL };
 /// Every part of a GPT-2, in a size for tests.
 pub(crate) const TINY: Gpt2Config = Gpt2Config { width: 64, layers: 3, heads: 2, vocab: 1000 };
 

@@ -29,6 +29,9 @@ const MODELS: &[(&str, Family)] = &[
     ("bert-large", Family::Bert(BertConfig::LARGE)),
     ("gpt2-tiny", Family::Gpt2(gpt2::TINY)),
     ("gpt2", Family::Gpt2(gpt2::SMALL)),
+    ("gpt2-medium", Family::Gpt2(gpt2::MEDIUM)),
+    ("gpt2-large", Family::Gpt2(gpt2::LARGE)),
+    ("gpt2-xl", Family::Gpt2(gpt2::XL)),
 ];
 
 /// The names of all models.

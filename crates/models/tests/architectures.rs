@@ -37,6 +37,9 @@ fn parameter_counts_are_those_of_the_originals() {
     check_count("bert-base", 109_514_298);
     check_count("bert-large", 335_174_458);
     check_count("gpt2", 124_439_808);
+    check_count("gpt2-medium", 354_823_168);
+    check_count("gpt2-large", 774_030_080);
+    check_count("gpt2-xl", 1_557_611_200);
 }
 
 /// FNV-1a of a text: enough to tell two lists of names apart.
@@ -76,6 +79,9 @@ fn names_and_shapes_are_those_of_the_originals() {
     check_names("bert-base", 204, 0xe6ab_1a6a_be99_3492);
     check_names("bert-large", 396, 0xc9fe_f551_59ad_4e88);
     check_names("gpt2", 149, 0x0fc1_4a1c_02f7_0be8);
+    check_names("gpt2-medium", 293, 0x952e_fc28_f29c_b8ce);
+    check_names("gpt2-large", 437, 0x47f9_7834_7962_12ee);
+    check_names("gpt2-xl", 581, 0xd38a_4243_9d98_bdde);
 }
 
 /// Lowering checks the whole program: one writer each, written before read, updated last.

@@ -35,10 +35,9 @@ fn no_tensor_is_copied() {
     let path = std::env::temp_dir().join(name);
     peak();
     let before = peak();
-    save(&path, &model, |id| &memory[&id]).expect("written");
+    save(&path, &model, |id, take| take(&memory[&id])).expect("written");
     let saving = peak() - before;
-    load(&path, &model, &mut memory, |memory, id| memory.get_mut(&id).expect("it is there"))
-        .expect("read");
+    load(&path, &model, |id, fill| fill(memory.get_mut(&id).expect("it is there"))).expect("read");
     let loading = peak() - before;
     std::fs::remove_file(&path).expect("it can go");
     assert!(saving < MOST && loading < MOST, "{saving} and {loading}");

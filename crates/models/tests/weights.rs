@@ -35,7 +35,7 @@ fn initial(model: &Model, id: StorageId) -> Vec<u8> {
         DType::I64 => 7i64.to_le_bytes().repeat(tensor.len()),
         _ => {
             let mut values = vec![0.0; tensor.len()];
-            init.fill_f32(5, id.index(), &mut values);
+            init.fill_f32(5, id.index(), 0, &mut values);
             values.iter().flat_map(|v| v.to_le_bytes()).collect()
         }
     }
@@ -51,13 +51,14 @@ fn memory(model: &Model) -> Memory {
 
 fn save_initial(path: &Path, model: &Model) {
     let memory = memory(model);
-    save(path, model, |id| &memory[&id]).unwrap();
+    // In pieces, as from a store; the last is shorter.
+    save(path, model, |id, take| memory[&id].chunks(1000).try_for_each(take)).unwrap();
 }
 
 fn read(path: &Path, model: &Model) -> Result<Memory, WeightsError> {
     let mut found = memory(model);
     found.values_mut().for_each(|bytes| bytes.fill(0xa5));
-    load(path, model, &mut found, |found, id| found.get_mut(&id).unwrap())?;
+    load(path, model, |id, fill| found.get_mut(&id).unwrap().chunks_mut(1000).try_for_each(fill))?;
     Ok(found)
 }
 
@@ -233,7 +234,7 @@ fn values_of_a_wrong_size_leave_no_file() {
     let model = small_bert();
     let directory = directory("wrong-values");
     let path = directory.join("model.safetensors");
-    let error = save(&path, &model, |_| &[0; 12]).unwrap_err();
+    let error = save(&path, &model, |_, take| take(&[0; 12])).unwrap_err();
     assert!(matches!(error, WeightsError::Values { found: 12, .. }), "{error}");
     assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
     std::fs::remove_dir_all(directory).unwrap();

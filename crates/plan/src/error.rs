@@ -76,9 +76,9 @@ impl Infeasible {
     ) -> Infeasible {
         let floor = crate::floor_of(graph, options);
         let with_store = crate::floor_with_store(graph).bytes;
-        let named = |&s: &StorageId| (s, graph.storage(s).bytes, graph.storage_name(s));
+        let named = |&s: &StorageId| (s, graph.storage(s).bytes, graph.shown_storage_name(s));
         let at_name = match floor.at {
-            Some(node) => graph.node(node).name.clone(),
+            Some(node) => graph.node(node).shown_name(),
             None => floor.moment.to_string(),
         };
         Infeasible {

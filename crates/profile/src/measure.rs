@@ -84,7 +84,8 @@ pub fn measure(
     }
     let graph = engine.graph().clone();
     let activations = Analysis::new(&graph).activations;
-    let per_step = graph.natural_order().len();
+    let runs = graph.natural_order().into_iter();
+    let per_step = runs.filter(|&id| graph.node(id).transfer().is_none()).count();
     let mut progress = MeasureProgress { done: 0, total: per_step * options.steps() };
     let mut number = 0;
     let mut next = || {

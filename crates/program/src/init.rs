@@ -29,47 +29,51 @@ pub enum Init {
 }
 
 impl Init {
-    /// Fills tensor number `tensor` of a program with what it holds at the start.
-    pub fn fill_f32(&self, seed: u64, tensor: usize, out: &mut [f32]) {
+    /// Fills a part of tensor number `tensor` of a program, from element `first` on, with what it
+    /// holds at the start. `first` is even: numbers are drawn in pairs.
+    pub fn fill_f32(&self, seed: u64, tensor: usize, first: usize, out: &mut [f32]) {
+        assert!(first.is_multiple_of(2), "a part begins at an even element, not at {first}");
+        let from = first as u64;
         let stream = Stream::new(seed).branch(tensor as u64);
         match self {
             Init::Zeros => out.fill(0.0),
             Init::Ones => out.fill(1.0),
             Init::Uniform { bound } => {
-                for (i, value) in (0..).zip(out) {
+                for (i, value) in (from..).zip(out) {
                     *value = ((2.0 * stream.unit(i) - 1.0) * f64::from(*bound)) as f32;
                 }
             }
             Init::Normal { std } => {
-                for (even, values) in (0..).step_by(2).zip(out.chunks_mut(2)) {
+                for (even, values) in (from..).step_by(2).zip(out.chunks_mut(2)) {
                     for (value, normal) in values.iter_mut().zip(stream.normal_pair(even)) {
                         *value = (normal * f64::from(*std)) as f32;
                     }
                 }
             }
             Init::Ids(ids) => {
-                for (value, id) in out.iter_mut().zip(ids.iter().cycle()) {
-                    *value = *id as f32;
+                for (index, value) in (first..).zip(out) {
+                    *value = ids[index % ids.len()] as f32;
                 }
             }
             Init::Count(count) => {
-                for (index, value) in out.iter_mut().enumerate() {
+                for (index, value) in (first..).zip(out) {
                     *value = (index % count) as f32;
                 }
             }
         }
     }
 
-    /// Fills an integer tensor; what is random has no integer values, and gives zeros.
-    pub fn fill_i64(&self, out: &mut [i64]) {
+    /// Fills a part of an integer tensor, from element `first` on; what is random has no integer
+    /// values, and gives zeros.
+    pub fn fill_i64(&self, first: usize, out: &mut [i64]) {
         match self {
             Init::Ids(ids) => {
-                for (value, id) in out.iter_mut().zip(ids.iter().cycle()) {
-                    *value = *id;
+                for (index, value) in (first..).zip(out) {
+                    *value = ids[index % ids.len()];
                 }
             }
             Init::Count(count) => {
-                for (index, value) in out.iter_mut().enumerate() {
+                for (index, value) in (first..).zip(out) {
                     *value = (index % count) as i64;
                 }
             }
@@ -85,7 +89,7 @@ mod tests {
 
     fn sample(init: &Init, seed: u64, tensor: usize) -> Vec<f32> {
         let mut out = vec![0.0; 100_000];
-        init.fill_f32(seed, tensor, &mut out);
+        init.fill_f32(seed, tensor, 0, &mut out);
         out
     }
 
@@ -120,17 +124,19 @@ mod tests {
         assert_eq!(values, sample(&init, 3, 4));
         assert_ne!(values, sample(&init, 3, 5));
         assert_ne!(values, sample(&init, 4, 4));
-        let mut shorter = vec![0.0; 10];
-        init.fill_f32(3, 4, &mut shorter);
-        assert_eq!(values[..10], shorter[..]);
+        for init in [Init::Uniform { bound: 2.0 }, init, Init::Count(7), Init::Ids(vec![1, 2, 3])] {
+            let mut part = vec![0.0; 11];
+            init.fill_f32(3, 4, 6, &mut part);
+            assert_eq!(sample(&init, 3, 4)[6..17], part[..], "a part is a part of the whole");
+        }
     }
 
     #[test]
     fn ids_are_taken_as_they_are_again_and_again() {
         let mut out = [0; 6];
-        Init::Ids(vec![5, -100, 7]).fill_i64(&mut out);
+        Init::Ids(vec![5, -100, 7]).fill_i64(0, &mut out);
         assert_eq!(out, [5, -100, 7, 5, -100, 7]);
-        Init::Count(4).fill_i64(&mut out);
+        Init::Count(4).fill_i64(0, &mut out);
         assert_eq!(out, [0, 1, 2, 3, 0, 1]);
         assert_eq!(sample(&Init::Count(3), 0, 0)[..4], [0.0, 1.0, 2.0, 0.0]);
     }

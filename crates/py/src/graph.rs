@@ -246,6 +246,19 @@ impl Graph {
         Graph::checked(py, self.graph.with_times(&times))
     }
 
+    /// A copy in which node `n` takes `bytes[n]` of scratch while it runs.
+    fn with_workspaces(&self, py: Python<'_>, bytes: Vec<u64>) -> PyResult<Graph> {
+        let mut parts = self.graph.clone().into_parts();
+        if bytes.len() != parts.nodes.len() {
+            let (found, expected) = (bytes.len(), parts.nodes.len());
+            return Err(invalid(py, format!("{found} scratches for {expected} nodes")));
+        }
+        for (node, bytes) in parts.nodes.iter_mut().zip(bytes) {
+            node.workspace = Bytes(bytes);
+        }
+        Graph::checked(py, rekindle_graph::Graph::new(parts))
+    }
+
     /// A copy in which one node has so many bytes of scratch.
     fn with_workspace(&self, py: Python<'_>, node: usize, bytes: u64) -> PyResult<Graph> {
         let mut parts = self.graph.clone().into_parts();

@@ -34,7 +34,8 @@ mod _native {
     use crate::graph::{Graph, Node, parse_budget};
     #[pymodule_export]
     use crate::plan::{
-        Decision, Plan, plan, rewrite, smallest, strategies, verify, verify_rewritten,
+        Decision, Plan, Transfers, frontier, parse_store, plan, rewrite, smallest, strategies,
+        verify, verify_rewritten,
     };
     #[pymodule_export]
     use crate::profile::write_profile;

@@ -1,7 +1,8 @@
 //! The plan: made, read, written, taken apart, rewritten and checked.
 
 use pyo3::prelude::*;
-use rekindle_graph::{Bytes, NodeId, Phase, Step, StorageId, Timeline};
+use rekindle_analysis::transfers;
+use rekindle_graph::{Bytes, Micros, NodeId, Phase, Step, StorageId, Timeline};
 use rekindle_plan::{Choice, Effort, Options, PlanError, Planned, Status, Strategy};
 use rekindle_verify::{Audit, Origins, Violations};
 
@@ -9,7 +10,7 @@ use crate::error::{invalid, no_plan};
 use crate::graph::{Graph, ROLES, runs};
 use crate::watch::PythonWatch;
 
-/// A schedule of runs and frees on one graph.
+/// A schedule on one graph: runs and frees and, with a store, transfers.
 #[pyclass(frozen, module = "rekindle")]
 pub(crate) struct Plan {
     plan: rekindle_graph::Plan,
@@ -30,8 +31,8 @@ impl From<Planned> for Plan {
 
 #[pymethods]
 impl Plan {
-    /// Reads `remat.plan/1`. Nothing is known of its bound and status, and `verify` judges the
-    /// rest.
+    /// Reads `remat.plan/1` or `remat.plan/2`. Nothing is known of its bound and status, and
+    /// `verify` judges the rest.
     #[staticmethod]
     fn from_json(py: Python<'_>, text: &str) -> PyResult<Plan> {
         Ok(Plan {
@@ -41,7 +42,7 @@ impl Plan {
         })
     }
 
-    /// Writes `remat.plan/1`.
+    /// Writes `remat.plan/1`, or `remat.plan/2` where something is moved.
     fn to_json(&self) -> String {
         self.plan.to_json()
     }
@@ -58,7 +59,7 @@ impl Plan {
         self.plan.peak.get()
     }
 
-    /// The sum of the times of all runs, in microseconds.
+    /// When everything is done, in microseconds.
     #[getter]
     fn time(&self) -> f64 {
         self.plan.time.get()
@@ -68,6 +69,13 @@ impl Plan {
     #[getter]
     fn bound(&self) -> Option<f64> {
         self.lower_bound
+    }
+
+    /// The store that it moves storages to, as it is typed; `None` if it moves nothing.
+    #[getter]
+    fn store(&self) -> Option<String> {
+        let schedule = &self.plan.schedule;
+        schedule.store.filter(|_| schedule.has_transfers()).map(|store| store.to_string())
     }
 
     /// The strategy that made it.
@@ -113,6 +121,29 @@ impl Plan {
         Ok(runs(&self.plan.schedule, &timeline))
     }
 
+    /// The same steps as a plan of another graph with the same nodes, which may have other sizes
+    /// and times, in `budget` bytes.
+    fn carried_over(&self, py: Python<'_>, graph: &Graph, budget: u64) -> PyResult<Plan> {
+        let plan = self.plan.carried_over(&graph.graph, Bytes(budget));
+        let plan = plan.map_err(|error| invalid(py, error))?;
+        rekindle_verify::verify(&graph.graph, &plan).map_err(|found| invalid(py, found))?;
+        Ok(Plan { plan, lower_bound: None, status: None })
+    }
+
+    /// What goes to the store and back; `None` if nothing does.
+    fn transfers(&self, py: Python<'_>, graph: &Graph) -> PyResult<Option<Transfers>> {
+        let found = transfers(&graph.graph, &self.plan.schedule);
+        let found = found.map_err(|error| invalid(py, error))?;
+        Ok(found.map(|found| Transfers {
+            moved_out: found.moved_out.get(),
+            moved_in: found.moved_in.get(),
+            hidden: found.hidden.get(),
+            waited: found.waited.get(),
+            store_peak: found.store_peak.get(),
+            between_steps: found.stored_at_start.get(),
+        }))
+    }
+
     /// What is live at the plan's peak, in bytes by role; the largest first.
     fn bytes_by_role(&self, py: Python<'_>, graph: &Graph) -> PyResult<Vec<(&'static str, u64)>> {
         let graph = &graph.graph;
@@ -151,6 +182,32 @@ impl Plan {
     }
 }
 
+/// What a plan moves to a store and back.
+#[pyclass(frozen, get_all, module = "rekindle")]
+pub(crate) struct Transfers {
+    /// Bytes that go to the store.
+    moved_out: u64,
+    /// Bytes that come back.
+    moved_in: u64,
+    /// Microseconds in which something is copied while nodes run.
+    hidden: f64,
+    /// Microseconds in which something is copied while nothing runs.
+    waited: f64,
+    /// The most that the store holds, in bytes.
+    store_peak: u64,
+    /// Bytes that live in the store between training steps.
+    between_steps: u64,
+}
+
+#[pymethods]
+impl Transfers {
+    fn __repr__(&self) -> String {
+        let [out, back] = [self.moved_out, self.moved_in].map(Bytes);
+        let [hidden, waited] = [self.hidden, self.waited].map(Micros);
+        format!("<rekindle.Transfers: {out} out, {back} in, {hidden} hidden, {waited} waited>")
+    }
+}
+
 /// What becomes of one activation, and why.
 #[pyclass(frozen, get_all, module = "rekindle")]
 pub(crate) struct Decision {
@@ -160,8 +217,10 @@ pub(crate) struct Decision {
     name: String,
     /// Its size.
     bytes: u64,
-    /// How often it is made again; 0 if it is kept.
+    /// How often it is made again; 0 if it is kept or moved.
     recomputed: u32,
+    /// How often it comes back from the store; 0 if it is not moved.
+    moved: u32,
     /// Why, in a few words.
     reason: &'static str,
     /// Microseconds to rebuild it while everything else is kept.
@@ -176,14 +235,17 @@ pub(crate) struct Decision {
 
 impl Decision {
     fn new(graph: &rekindle_graph::Graph, decision: &rekindle_plan::Decision) -> Decision {
+        let (recomputed, moved) = match decision.choice {
+            Choice::Keep => (0, 0),
+            Choice::Recompute { times } => (times, 0),
+            Choice::Move { times } => (0, times),
+        };
         Decision {
             storage: decision.storage.0,
             name: graph.storage_name(decision.storage),
             bytes: decision.bytes.get(),
-            recomputed: match decision.choice {
-                Choice::Keep | Choice::Move { .. } => 0,
-                Choice::Recompute { times } => times,
-            },
+            recomputed,
+            moved,
             reason: decision.reason.text(),
             recompute_time: decision.recompute_time.get(),
             spent: decision.spent.get(),
@@ -199,11 +261,23 @@ pub(crate) fn strategies() -> Vec<(&'static str, &'static str)> {
     Strategy::ALL.iter().map(|s| (s.name, s.about)).collect()
 }
 
-/// Plans `graph` under `budget` bytes. `progress(done, total, best, lowest)` is called now and
-/// then; after `time_limit` seconds the best plan so far is taken.
+/// The store that `text` describes (`out=25GB/s,in=25GB/s,latency=10us`), as Rekindle writes it.
+#[pyfunction]
+pub(crate) fn parse_store(py: Python<'_>, text: &str) -> PyResult<String> {
+    Ok(store_of(py, text)?.to_string())
+}
+
+fn store_of(py: Python<'_>, text: &str) -> PyResult<rekindle_graph::Store> {
+    let store = rekindle_graph::parse_store(text);
+    store.map_err(|why| invalid(py, format!("the store \"{text}\" {why}")))
+}
+
+/// Plans `graph` under `budget` bytes, where a store may help. `progress(done, total, best,
+/// lowest)` is called now and then; after `time_limit` seconds the best plan so far is taken.
 #[pyfunction]
 #[pyo3(signature = (
-    graph, budget, *, strategy = "search", effort = None, time_limit = None, progress = None
+    graph, budget, *, strategy = "search", effort = None, time_limit = None, progress = None,
+    store = None
 ))]
 pub(crate) fn plan(
     py: Python<'_>,
@@ -213,25 +287,52 @@ pub(crate) fn plan(
     effort: Option<u8>,
     time_limit: Option<f64>,
     progress: Option<Py<PyAny>>,
+    store: Option<&str>,
 ) -> PyResult<Plan> {
-    let options = options(py, strategy, effort)?;
+    let options = options(py, strategy, effort, store)?;
     let watch = PythonWatch::new(time_limit, progress);
     watched(py, watch, |watch| rekindle_plan::plan(&graph.graph, Bytes(budget), &options, watch))
 }
 
 /// The plan with the smallest peak that the strategy knows how to reach.
 #[pyfunction]
-#[pyo3(signature = (graph, *, strategy = "search", effort = None))]
+#[pyo3(signature = (graph, *, strategy = "search", effort = None, store = None))]
 pub(crate) fn smallest(
     py: Python<'_>,
     graph: &Graph,
     strategy: &str,
     effort: Option<u8>,
+    store: Option<&str>,
 ) -> PyResult<Plan> {
-    let options = options(py, strategy, effort)?;
+    let options = options(py, strategy, effort, store)?;
     watched(py, PythonWatch::new(None, None), |watch| {
         rekindle_plan::smallest(&graph.graph, &options, watch)
     })
+}
+
+/// Plans at `points` budgets, from the plain step's peak down to the smallest peak known.
+#[pyfunction]
+#[pyo3(signature = (
+    graph, points = 20, *, strategy = "search", effort = None, time_limit = None, progress = None,
+    store = None
+))]
+pub(crate) fn frontier(
+    py: Python<'_>,
+    graph: &Graph,
+    points: usize,
+    strategy: &str,
+    effort: Option<u8>,
+    time_limit: Option<f64>,
+    progress: Option<Py<PyAny>>,
+    store: Option<&str>,
+) -> PyResult<Vec<Plan>> {
+    let options = options(py, strategy, effort, store)?;
+    let mut watch = PythonWatch::new(time_limit, progress);
+    let graph = &graph.graph;
+    let found = py.detach(|| rekindle_plan::frontier(graph, points, &options, &mut watch));
+    watch.finish()?;
+    let found = found.map_err(|error| no_plan(py, &error))?;
+    Ok(found.points.into_iter().map(Plan::from).collect())
 }
 
 /// Plans without Python's lock. An exception in the watch, Ctrl-C among them, goes before any plan.
@@ -245,7 +346,12 @@ fn watched(
     Ok(planned.map_err(|error| no_plan(py, &error))?.into())
 }
 
-fn options(py: Python<'_>, strategy: &str, effort: Option<u8>) -> PyResult<Options> {
+fn options(
+    py: Python<'_>,
+    strategy: &str,
+    effort: Option<u8>,
+    store: Option<&str>,
+) -> PyResult<Options> {
     let strategy = Strategy::from_name(strategy).ok_or_else(|| {
         let names = Strategy::names();
         invalid(py, format!("there is no strategy \"{strategy}\"; there are {names}"))
@@ -255,7 +361,8 @@ fn options(py: Python<'_>, strategy: &str, effort: Option<u8>) -> PyResult<Optio
         Some(level) => Effort::new(level)
             .ok_or_else(|| invalid(py, format!("effort {level} is not between 0 and 10")))?,
     };
-    Ok(Options { strategy, effort, store: None })
+    let store = store.map(|text| store_of(py, text)).transpose()?;
+    Ok(Options { strategy, effort, store })
 }
 
 /// The plan as an ordinary graph: each recomputation is a node of its own, and nothing is written
@@ -282,7 +389,7 @@ pub(crate) fn verify_rewritten(
     nodes: Vec<u32>,
     storages: Vec<u32>,
 ) -> Vec<String> {
-    let nodes: Vec<NodeId> = nodes.into_iter().map(NodeId).collect();
+    let nodes: Vec<Step> = nodes.into_iter().map(|n| Step::Run(NodeId(n))).collect();
     let storages: Vec<StorageId> = storages.into_iter().map(StorageId).collect();
     let origins = Origins { nodes: &nodes, storages: &storages };
     let (graph, rewritten) = (&graph.graph, &rewritten.graph);

@@ -168,7 +168,7 @@ impl Bench {
         for &strategy in &strategies[1..] {
             answers.push(self.plan(strategy, budget)?);
         }
-        let mut plain = self.run(set_up(&self.plain, SEED, &mut |_| {})?);
+        let mut plain = self.run(set_up(&self.plain, SEED, None, &mut |_| {})?)?;
         let mut runs = Vec::new();
         let predicted = |answer: &Answer| Some(answer.fitted.as_ref().ok()?.planned.overhead());
         let most = predicted(&answers[0]).unwrap_or(f64::INFINITY) + DOUBT;
@@ -176,7 +176,7 @@ impl Bench {
             let near = predicted(answer).is_some_and(|overhead| overhead <= most);
             let fitted = answer.fitted.as_ref().ok().filter(|_| near);
             let run = fitted.map(Fitted::engine);
-            runs.push(run.transpose()?.map(|engine| self.run(engine)));
+            runs.push(run.transpose()?.map(|engine| self.run(engine)).transpose()?);
         }
         for _ in 0..=self.rounds {
             round(std::iter::once(&mut plain).chain(runs.iter_mut().flatten()))?;
@@ -191,12 +191,12 @@ impl Bench {
         Ok(())
     }
 
-    fn run(&self, engine: Engine) -> Run<'_> {
-        Run {
+    fn run(&self, engine: Engine) -> Result<Run<'_>, rekindle::Error> {
+        Ok(Run {
             peak: engine.predicted().arena,
-            trainer: Trainer::new(&self.model, engine, SEED),
+            trainer: Trainer::new(&self.model, engine, SEED)?,
             seconds: Vec::new(),
-        }
+        })
     }
 
     /// A line of CSV.

@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // What takes the time is not: the step runs under the clock, node by node. Each activation is
     // also copied out of the arena and back, to know what swapping it would cost.
-    let mut engine = set_up(&plain, options.seed, &mut |_| {})?;
+    let mut engine = set_up(&plain, options.seed, None, &mut |_| {})?;
     write_batch(&mut engine, &model, options.seed, 1)?;
     let measure_options = MeasureOptions::default();
     let measured = measure(&mut engine, &measure_options, &mut HostSpill::new(), &mut |_| {})?;

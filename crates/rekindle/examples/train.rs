@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     );
 
     // The step is an error if its peak is not the predicted one.
-    let mut trainer = Trainer::new(&model, fitted.engine()?, options.seed);
+    let mut trainer = Trainer::new(&model, fitted.engine()?, options.seed)?;
     for _ in 0..3 {
         let step = trainer.step()?;
         println!("step {}  loss {:.4}  peak {}", step.number, step.loss, step.measured.arena);

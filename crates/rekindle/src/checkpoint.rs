@@ -6,7 +6,7 @@
 //! run may go on with another learning rate, which is part of no state; with another optimizer the
 //! state would mean something else.
 //!
-//! It is written straight from the arena, beside its final place first and then moved over it: a
+//! It is written straight from the arena and the store, beside its final place first and then moved over it: a
 //! run that is killed leaves the old checkpoint or the new one, and never half of one.
 
 use std::path::Path;
@@ -43,8 +43,8 @@ pub(crate) fn save(path: &Path, engine: &Engine, seed: u64, step: u64) -> Result
     let note = Some((KEY, belongs.to_string()));
     let tensors = persistent(program).into_iter();
     let tensors = tensors.map(|id| Stored::as_it_is(program, id)).collect();
-    let bytes_of = |id| engine.bytes(id).expect("persistent tensors stay in the arena");
-    write_tensors(path, note, tensors, true, bytes_of).map_err(|error| Error::Checkpoint {
+    let written = write_tensors(path, note, tensors, true, |id, take| engine.read_pieces(id, take));
+    written.map_err(|error| Error::Checkpoint {
         path: path.to_owned(),
         what: "written",
         why: reason(error),
@@ -75,8 +75,8 @@ pub fn check_checkpoint(path: &Path, program: &Program, seed: u64) -> Result<(),
 pub(crate) fn load(path: &Path, engine: &mut Engine, seed: u64) -> Result<u64, Error> {
     let Opened { mut file, step, tensors } = Opened::new(path, engine.program(), seed)?;
     for tensor in tensors {
-        let bytes = engine.bytes_mut(tensor.tensor)?;
-        let read = file.read(&tensor.name, &tensor, bytes);
+        let read =
+            file.read(&tensor.name, &tensor, |fill| engine.write_pieces(tensor.tensor, fill));
         read.map_err(|error| unreadable(path, reason(error)))?;
     }
     Ok(step)

@@ -4,15 +4,18 @@
 //!
 //! The budget bounds the *arena*: live bytes plus what fragmentation costs. The planner knows live
 //! bytes only; so if a plan's arena is larger than the budget, the planner is asked again for a
-//! peak that is lower by the excess.
+//! peak that is lower by the excess. Where storages may be moved, the same goes for what the store
+//! may hold: what is moved begins at a page, in the arena and in the store.
 //!
 //! Invariant: what runs is the rewritten graph that was verified. It is never replaced by another.
 
-use rekindle_engine::{Engine, EngineError, Layout, Peak};
+use std::path::{Path, PathBuf};
+
+use rekindle_engine::{Engine, EngineError, FileStore, Layout, Peak, Store};
 use rekindle_graph::{Bytes, Graph};
 use rekindle_models::Model;
 use rekindle_plan::{NoWatch, Options, PlanError, Planned, Watch, plan};
-use rekindle_profile::MeasureOptions;
+use rekindle_profile::{MeasureOptions, measure_store};
 use rekindle_program::Program;
 use rekindle_rewrite::{Rewritten, rewrite};
 use rekindle_verify::{Audit, verify_rewritten};
@@ -24,12 +27,31 @@ use crate::{Error, Preparing, profile};
 pub struct FitOptions {
     /// How many threads run a kernel. Scratch, and so the peak, depends on it; results do not.
     pub threads: usize,
-    /// The planner's strategy and effort.
+    /// The planner's strategy and effort, and its view of the store. Where `offload` names a folder
+    /// and there is no view of it yet, [`with_store`] measures it.
     pub plan: Options,
+    /// Where storages may be moved to; `None` if they may not.
+    pub offload: Option<Offload>,
     /// How often each node is measured.
     pub measure: MeasureOptions,
     /// The seed that the weights, the generated data and the dropout are drawn from.
     pub seed: u64,
+}
+
+/// A store in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offload {
+    /// The folder of the file.
+    pub folder: PathBuf,
+    /// The most bytes that the file may have.
+    pub limit: Option<Bytes>,
+}
+
+impl FitOptions {
+    /// The folder of the store, if there is one.
+    pub fn folder(&self) -> Option<&Path> {
+        self.offload.as_ref().map(|offload| offload.folder.as_path())
+    }
 }
 
 impl Default for FitOptions {
@@ -37,6 +59,7 @@ impl Default for FitOptions {
         FitOptions {
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             plan: Options::default(),
+            offload: None,
             measure: MeasureOptions::default(),
             seed: 0,
         }
@@ -62,6 +85,8 @@ pub struct Fitted {
     pub rounds: usize,
     /// The seed of the weights that an engine starts with.
     pub seed: u64,
+    /// Where its engine's store is, if it may have one.
+    pub folder: Option<PathBuf>,
 }
 
 /// How often the planner is asked. Each time it gets less room by what was too much, so the arena
@@ -88,22 +113,42 @@ pub fn fit(
     budget: Bytes,
     options: &FitOptions,
 ) -> Result<Fitted, Error> {
+    let options = &with_store(options)?;
     let graph = profile(model, plain, budget, options, &mut |_| {})?;
     fit_profiled(&model.program, &graph, budget, options, &mut NoWatch)
 }
 
-/// Sets up a step that has been placed, with weights from `seed`. That takes seconds for a large
-/// arena: `watch` sees how it comes along.
+/// The same options with the planner's view of the store: measured, if there is a folder for one
+/// and no view of it yet. That takes a few seconds.
 ///
 /// # Errors
-/// If the arena does not fit in the machine's memory.
+/// If no file can be made in the folder, or it fails.
+pub fn with_store(options: &FitOptions) -> Result<FitOptions, Error> {
+    let mut options = options.clone();
+    if let (Some(offload), None) = (&options.offload, options.plan.store) {
+        options.plan.store = Some(measure_store(&offload.folder, offload.limit)?);
+    }
+    Ok(options)
+}
+
+/// Sets up a step that has been placed, with weights from `seed`, and with a store in `folder` if
+/// it moves anything. That takes seconds for a large arena: `watch` sees how it comes along.
+///
+/// # Errors
+/// If the arena does not fit in the machine's memory, or the store not in its folder.
 pub fn set_up(
     layout: &Layout,
     seed: u64,
+    folder: Option<&Path>,
     watch: &mut dyn FnMut(Preparing),
 ) -> Result<Engine, EngineError> {
     let mut ready = |ready, arena| watch(Preparing::Memory { ready, arena });
-    Engine::with_layout(layout.clone(), seed, &mut ready)
+    let bytes = layout.store_bytes();
+    let folder = folder.filter(|_| bytes > Bytes::ZERO);
+    let file = folder.map(|folder| FileStore::new(folder, bytes)).transpose()?;
+    // Two channels also where the disk has one: what waits for it then is the disk's own queue.
+    let store = file.map(|file| Store { backing: Box::new(file), duplex: true, depth: 1 });
+    Engine::with_store(layout.clone(), seed, store, &mut ready)
 }
 
 /// Plans, rewrites, verifies and places a step of `program`, whose `graph` has its times.
@@ -118,8 +163,9 @@ pub fn fit_profiled(
     watch: &mut dyn Watch,
 ) -> Result<Fitted, Error> {
     let mut room = budget;
+    let mut asked = options.plan.clone();
     for round in 1..=ROUNDS {
-        let planned = match plan(graph, room, &options.plan, watch) {
+        let planned = match plan(graph, room, &asked, watch) {
             Ok(planned) => planned,
             Err(error @ PlanError::Infeasible(_)) => {
                 return last_resort(program, graph, budget, options, watch, error);
@@ -128,12 +174,18 @@ pub fn fit_profiled(
         };
         let peak = planned.plan.peak;
         let fitted = Fitted::new(program, graph, planned, options, budget, round)?;
-        let arena = fitted.predicted().arena;
-        if arena <= budget {
+        let less =
+            |all: Bytes, excess: Bytes| all.saturating_sub(excess + Bytes(excess.get() / MARGIN));
+        let (arena, over) = (fitted.predicted().arena, fitted.over_store_limit(options));
+        if arena <= budget && over == Bytes::ZERO {
             return Ok(fitted);
         }
-        let excess = arena - budget;
-        room = peak.saturating_sub(excess + Bytes(excess.get() / MARGIN));
+        if arena > budget {
+            room = less(peak, arena - budget);
+        }
+        if let Some(limit) = asked.store.as_mut().and_then(|store| store.limit.as_mut()) {
+            *limit = less(*limit, over);
+        }
     }
     let error = PlanError::Stopped { budget, lowest: room };
     last_resort(program, graph, budget, options, watch, error)
@@ -176,7 +228,8 @@ fn last_resort(
     error: PlanError,
 ) -> Result<Fitted, Error> {
     let least = smallest(program, graph, options, watch)?;
-    match least.predicted().arena <= budget {
+    let fits = least.predicted().arena <= budget;
+    match fits && least.over_store_limit(options) == Bytes::ZERO {
         true => Ok(Fitted { budget, ..least }),
         false => Err(Error::DoesNotFit {
             budget,
@@ -209,7 +262,14 @@ impl Fitted {
             layout,
             rounds,
             seed: options.seed,
+            folder: options.folder().map(Path::to_owned),
         })
+    }
+
+    /// By how much the store's file is larger than it may be.
+    fn over_store_limit(&self, options: &FitOptions) -> Bytes {
+        let limit = options.offload.as_ref().and_then(|offload| offload.limit);
+        limit.map_or(Bytes::ZERO, |limit| self.layout.store_bytes().saturating_sub(limit))
     }
 
     /// The peak that every training step will have.
@@ -220,8 +280,8 @@ impl Fitted {
     /// Sets up the verified step to run.
     ///
     /// # Errors
-    /// If the arena does not fit in the machine's memory.
+    /// If the arena does not fit in the machine's memory, or the store not in its folder.
     pub fn engine(&self) -> Result<Engine, EngineError> {
-        set_up(&self.layout, self.seed, &mut |_| {})
+        set_up(&self.layout, self.seed, self.folder.as_deref(), &mut |_| {})
     }
 }

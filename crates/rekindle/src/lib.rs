@@ -20,7 +20,7 @@
 //! let plain = plain(&model, options.threads);
 //! let budget = Bytes(plain.predicted().arena.get() * 9 / 10);
 //! let fitted = fit(&model, &plain, budget, &options)?;
-//! let mut trainer = Trainer::new(&model, fitted.engine()?, 0);
+//! let mut trainer = Trainer::new(&model, fitted.engine()?, 0)?;
 //! let step = trainer.step()?;
 //! assert!(step.measured.arena <= budget);
 //! # Ok(())
@@ -32,6 +32,10 @@
 //! runs the result and keeps checkpoints, and [`check_numbers`] compares it with the plain step,
 //! bit by bit; [`side_by_side`] compares their times. [`max_batch`] asks the other way round: not
 //! what a step costs in a budget, but how large its batch can be.
+//!
+//! Where [`FitOptions::offload`] names a folder, storages may also be moved to a file there and back
+//! while the step computes, and parameters and optimizer state may live there between steps: so a
+//! model can be trained that is larger than the memory. [`with_store`] measures the disk once.
 //!
 //! There is no fallback: the graph that runs is the one that was verified, or there is an error.
 //!
@@ -65,7 +69,9 @@ mod trainer;
 
 pub use checkpoint::check_checkpoint;
 pub use error::Error;
-pub use fit::{FitOptions, Fitted, fit, fit_profiled, plain, set_up, smallest};
+pub use fit::{
+    FitOptions, Fitted, Offload, fit, fit_profiled, plain, set_up, smallest, with_store,
+};
 pub use max_batch::{
     BatchWatch, LARGEST, MaxBatch, MaxBatchOptions, PlainBatch, Refusal, max_batch,
 };

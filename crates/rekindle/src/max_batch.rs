@@ -23,7 +23,9 @@ use rekindle_graph::{Bytes, Graph, Micros};
 use rekindle_models::{Model, ModelError};
 use rekindle_plan::{Effort, Watch};
 
-use crate::{Error, FitOptions, Fitted, Preparing, estimate, fit_profiled, plain, profile};
+use crate::{
+    Error, FitOptions, Fitted, Preparing, estimate, fit_profiled, plain, profile, with_store,
+};
 
 /// What may be asked of a batch size.
 #[derive(Clone, Debug)]
@@ -103,6 +105,8 @@ pub fn max_batch(
     options: &MaxBatchOptions,
     watch: &mut dyn BatchWatch,
 ) -> Result<MaxBatch, Error> {
+    let fit = with_store(&options.fit)?;
+    let options = &MaxBatchOptions { fit, ..options.clone() };
     let threads = options.fit.threads;
     let mut largest_plain = None;
     let plain_size = largest(0, 1, 1, EXACT, |batch| {
@@ -213,8 +217,9 @@ impl Search<'_> {
         options.plan.effort = effort;
         let model = (self.build)(batch)?;
         let graph = scaled(self.measured, &lower(&model.program, options.threads))?;
+        // With a store, what is persistent need not be there.
         let floor = rekindle_plan::floor(&graph).bytes;
-        if batch > 1 && floor > self.options.budget {
+        if batch > 1 && options.plan.store.is_none() && floor > self.options.budget {
             self.refused = Some((batch, Refusal::Floor(floor)));
             return Ok(false);
         }

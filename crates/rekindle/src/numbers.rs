@@ -5,8 +5,11 @@
 //!
 //! Four runs of the same steps on the same data. The plain step and the planned step, each exactly
 //! as it trains: losses, parameters, buffers and optimizer state are compared. Then both once more
-//! with the gradients kept to the end of the step, in the same orders of runs, since a step
-//! that trains lets go of each gradient as soon as it is used. One engine exists at a time.
+//! with the gradients kept to the end of the step, in the same orders of runs and with nothing
+//! moved, since a step that trains lets go of each gradient as soon as it is used. One engine exists
+//! at a time.
+
+use std::path::Path;
 
 use rekindle_engine::Layout;
 use rekindle_graph::{NodeId, Plan, Schedule, StorageId};
@@ -82,8 +85,8 @@ pub fn check_numbers_from(
     let mut checked = Checked { steps, ..Checked::default() };
     let mut run = Run { steps, seed, start, watch, done: 0 };
     let mut compare = |model, plain, planned, tensors: Vec<StorageId>| {
-        let plain = run.of(model, plain, &tensors)?;
-        let planned = run.of(model, planned, &tensors)?;
+        let plain = run.of(model, plain, None, &tensors)?;
+        let planned = run.of(model, planned, fitted.folder.as_deref(), &tensors)?;
         checked.compare(model, &plain, &planned);
         Ok::<(), Error>(())
     };
@@ -100,7 +103,7 @@ pub fn check_numbers_from(
 fn in_order_of(fitted: &Fitted, plain: &Layout) -> Result<Layout, Error> {
     let Rewritten { graph, .. } = &fitted.rewritten;
     let runs = graph.natural_order().into_iter();
-    let order: Vec<NodeId> = runs.map(|id| fitted.layout.origin(id)).collect();
+    let order: Vec<NodeId> = runs.filter_map(|id| fitted.layout.run_of(id)).collect();
     let plan = Plan {
         // The gradients that it keeps make it another graph than the one that was planned.
         digest: None,
@@ -143,9 +146,15 @@ struct Left {
 }
 
 impl Run<'_> {
-    fn of(&mut self, model: &Model, layout: &Layout, tensors: &[StorageId]) -> Result<Left, Error> {
-        let engine = set_up(layout, self.seed, &mut |_| {})?;
-        let mut trainer = Trainer::new(model, engine, self.seed);
+    fn of(
+        &mut self,
+        model: &Model,
+        layout: &Layout,
+        folder: Option<&Path>,
+        tensors: &[StorageId],
+    ) -> Result<Left, Error> {
+        let engine = set_up(layout, self.seed, folder, &mut |_| {})?;
+        let mut trainer = Trainer::new(model, engine, self.seed)?;
         (self.start)(&mut trainer)?;
         let mut losses = Vec::new();
         for _ in 0..self.steps {

@@ -7,10 +7,10 @@
 //! and only the one that holds the baton computes; it hands the baton on at the first end of a node
 //! after [`TURN`]. A step's time is the sum of its turns.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rekindle_engine::Observer;
+use rekindle_engine::{Direction, Observer, TransferWatch};
 use rekindle_graph::{Bytes, NodeId};
 
 use crate::{Error, IterationReport, Trainer};
@@ -34,10 +34,10 @@ fn in_turns(
     turn: Duration,
     trainers: &mut [&mut Trainer<'_>],
 ) -> Result<Vec<(IterationReport, Duration)>, Error> {
-    let baton = Baton::new(trainers.len());
+    let baton = &Arc::new(Baton::new(trainers.len()));
     std::thread::scope(|scope| {
         let run = |me, trainer: &mut Trainer<'_>| {
-            let mut turns = Turns::take(&baton, me, turn);
+            let mut turns = Turns::take(baton, me, turn);
             let report = trainer.run_observed(&mut turns)?;
             Ok((report, turns.spent + turns.since.elapsed()))
         };
@@ -98,8 +98,8 @@ impl Baton {
 }
 
 /// The turns of one step. Dropping it, also while unwinding, lets the others go on.
-struct Turns<'b> {
-    baton: &'b Baton,
+struct Turns {
+    baton: Arc<Baton>,
     me: usize,
     /// How long a turn is, at least.
     length: Duration,
@@ -109,21 +109,21 @@ struct Turns<'b> {
     since: Instant,
 }
 
-impl<'b> Turns<'b> {
+impl Turns {
     /// Waits for the first turn.
-    fn take(baton: &'b Baton, me: usize, length: Duration) -> Turns<'b> {
+    fn take(baton: &Arc<Baton>, me: usize, length: Duration) -> Turns {
         baton.wait(me);
-        Turns { baton, me, length, spent: Duration::ZERO, since: Instant::now() }
+        Turns { baton: Arc::clone(baton), me, length, spent: Duration::ZERO, since: Instant::now() }
     }
 }
 
-impl Drop for Turns<'_> {
+impl Drop for Turns {
     fn drop(&mut self) {
         self.baton.pass(self.me, true);
     }
 }
 
-impl Observer for Turns<'_> {
+impl Observer for Turns {
     fn before(&mut self, _: NodeId) {}
 
     fn after(&mut self, _: NodeId, _: Bytes) {
@@ -135,6 +135,25 @@ impl Observer for Turns<'_> {
             self.since = Instant::now();
         }
     }
+
+    fn transfers(&self) -> Option<Arc<dyn TransferWatch>> {
+        Some(Arc::new(OwnTurn { baton: Arc::clone(&self.baton), me: self.me }))
+    }
+}
+
+/// Lets a step's transfers begin in its own turns alone: otherwise the others' turns would hide
+/// them. One that has begun goes on, which is little beside a turn.
+struct OwnTurn {
+    baton: Arc<Baton>,
+    me: usize,
+}
+
+impl TransferWatch for OwnTurn {
+    fn began(&self, _: NodeId, _: Direction) {
+        self.baton.wait(self.me);
+    }
+
+    fn ended(&self, _: NodeId, _: Direction, _: Bytes) {}
 }
 
 #[cfg(test)]
@@ -148,7 +167,7 @@ mod tests {
 
     fn trainer(model: &Model) -> Trainer<'_> {
         let engine = Engine::new(&model.program, 1).expect("the model is small");
-        Trainer::new(model, engine, 7)
+        Trainer::new(model, engine, 7).expect("it has no store")
     }
 
     /// The models differ in length, so that a step goes on when the others are over.

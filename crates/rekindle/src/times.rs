@@ -1,8 +1,8 @@
 //! Where the planner's times come from: each node, measured in a run that stays within the budget.
 //!
 //! In: a model and a budget. Out: the step's graph with the median time of every node. If the plain
-//! step is larger than the budget, it is measured in a schedule that fits and recomputes some
-//! nodes: a node's time does not depend on what ran before it. To have such a schedule before
+//! step is larger than the budget, it is measured in a schedule that fits, and recomputes some nodes
+//! or moves some storages: a node's time does not depend on what ran before it. To have such a schedule before
 //! anything is measured, nodes get a rough [`estimate`] first; it decides where nodes are measured,
 //! and nothing else.
 
@@ -64,7 +64,11 @@ pub fn profile(
     }
     // What is measured is not what will run, so the first schedule that fits is good enough.
     let first = FitOptions {
-        plan: Options { strategy: Strategy::SEARCH, effort: Effort::FIRST, store: None },
+        plan: Options {
+            strategy: Strategy::SEARCH,
+            effort: Effort::FIRST,
+            store: options.plan.store,
+        },
         ..options.clone()
     };
     let guessed = estimate(plain.graph());
@@ -83,7 +87,7 @@ pub fn profile_layout(
     options: &FitOptions,
     watch: &mut dyn FnMut(Preparing),
 ) -> Result<Graph, Error> {
-    let mut engine = set_up(layout, options.seed, watch)?;
+    let mut engine = set_up(layout, options.seed, options.folder(), watch)?;
     write_batch(&mut engine, model, options.seed, 1)?;
     let measure_options = MeasureOptions { seed: options.seed, ..options.measure };
     let mut watch = |progress| watch(Preparing::Profile(progress));
@@ -95,9 +99,11 @@ pub fn profile_layout(
 fn of_plain(plain: &Graph, layout: &Layout, measured: &Graph) -> Graph {
     let mut runs = vec![(0.0, 0); plain.nodes().len()];
     for (id, node) in measured.node_ids().zip(measured.nodes()) {
-        let (sum, count) = &mut runs[layout.origin(id).index()];
-        *sum += node.time.get();
-        *count += 1;
+        if let Some(origin) = layout.run_of(id) {
+            let (sum, count) = &mut runs[origin.index()];
+            *sum += node.time.get();
+            *count += 1;
+        }
     }
     let mean = |(sum, count): (f64, u32)| Micros(sum / f64::from(count.max(1)));
     let times: Vec<Micros> = runs.into_iter().map(mean).collect();

@@ -31,9 +31,12 @@ pub struct IterationReport {
 
 impl<'m> Trainer<'m> {
     /// Starts at step 1, with weights from `seed`.
-    pub fn new(model: &'m Model, mut engine: Engine, seed: u64) -> Trainer<'m> {
-        engine.fill_sources(seed);
-        Trainer { model, engine, seed, step: 0 }
+    ///
+    /// # Errors
+    /// If weights live in a store, and that fails.
+    pub fn new(model: &'m Model, mut engine: Engine, seed: u64) -> Result<Trainer<'m>, Error> {
+        engine.fill_sources(seed)?;
+        Ok(Trainer { model, engine, seed, step: 0 })
     }
 
     /// The engine, for its values.
@@ -95,10 +98,8 @@ impl<'m> Trainer<'m> {
     /// # Errors
     /// If the file does not hold exactly the model's weights.
     pub fn load_weights(&mut self, path: &Path) -> Result<(), Error> {
-        weights::load(path, self.model, &mut self.engine, |engine, id| {
-            engine.bytes_mut(id).expect("weights stay in the arena")
-        })?;
-        Ok(())
+        let engine = &mut self.engine;
+        Ok(weights::load(path, self.model, |id, fill| engine.write_pieces(id, fill))?)
     }
 
     /// Writes the weights to a file, whole or not at all.
@@ -106,8 +107,7 @@ impl<'m> Trainer<'m> {
     /// # Errors
     /// If the file cannot be written.
     pub fn save_weights(&self, path: &Path) -> Result<(), Error> {
-        let bytes_of = |id| self.engine.bytes(id).expect("weights stay in the arena");
-        Ok(weights::save(path, self.model, bytes_of)?)
+        Ok(weights::save(path, self.model, |id, take| self.engine.read_pieces(id, take))?)
     }
 
     /// Writes everything that the next step depends on to a file, whole or not at all.
@@ -150,7 +150,7 @@ pub(crate) fn write(engine: &mut Engine, id: StorageId, values: &Values) -> Resu
 
 pub(crate) fn read(engine: &Engine, id: StorageId) -> Result<Values, Error> {
     Ok(match engine.program().tensor(id).dtype {
-        DType::I64 => Values::I64(engine.read_i64(id)?.to_vec()),
-        DType::F32 | DType::U8 => Values::F32(engine.read_f32(id)?.to_vec()),
+        DType::I64 => Values::I64(engine.read_i64(id)?.into_owned()),
+        DType::F32 | DType::U8 => Values::F32(engine.read_f32(id)?.into_owned()),
     })
 }

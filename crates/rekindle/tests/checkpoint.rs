@@ -26,7 +26,7 @@ fn model_with(name: &str, batch: usize, optimizer: Optimizer) -> Model {
 
 fn trainer(model: &Model, seed: u64) -> Trainer<'_> {
     let engine = Engine::new(&model.program, 2).expect("it is small");
-    Trainer::new(model, engine, seed)
+    Trainer::new(model, engine, seed).unwrap()
 }
 
 fn losses(trainer: &mut Trainer<'_>, steps: usize) -> Vec<u32> {

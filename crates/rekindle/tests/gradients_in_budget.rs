@@ -44,8 +44,8 @@ fn a_chain_is_recomputed_and_gives_the_same_bits() {
     assert!(tightest(&program).stats.recomputed > 0);
     let bits = |mut engine: Engine| {
         engine.run(Iteration { seed: 1, number: 1 }).unwrap();
-        let values = engine.read_f32(gradient).unwrap().iter();
-        values.map(|v| v.to_bits()).collect::<Vec<_>>()
+        let values = engine.read_f32(gradient).unwrap();
+        values.iter().map(|v| v.to_bits()).collect::<Vec<_>>()
     };
     assert_eq!(bits(set_up(&program)), bits(Engine::new(&program, 1).unwrap()));
 }

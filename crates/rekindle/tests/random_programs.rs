@@ -1,15 +1,25 @@
 //! Random training steps of real ops, random budgets: the same bits, the predicted peak, no
 //! violation.
 
-use rekindle::{Error, FitOptions, check_numbers, estimate, fit_profiled, plain};
-use rekindle_graph::Bytes;
+#[path = "../../engine/tests/shaken/mod.rs"]
+mod shaken;
+
+use rekindle::{Error, FitOptions, Trainer, check_numbers, estimate, fit_profiled, plain};
+use rekindle_engine::{Engine, Layout, Store};
+use rekindle_graph::{Bytes, StorageId};
 use rekindle_models::{Input, InputKind, Model};
 use rekindle_plan::{Effort, NoWatch, Options, Strategy};
 use rekindle_program::op::{BatchNormState, ConvOptions, GeluKind, Mask, Then};
 use rekindle_program::random::Stream;
 use rekindle_program::{Builder, DType, Init, Optimizer, ProgramError, Var};
+use rekindle_rewrite::rewrite;
+use rekindle_soak::random_moves;
+use rekindle_verify::verify_rewritten;
+use shaken::Shaken;
 
 const SEEDS: u64 = 12;
+/// Programs that move at random.
+const MOVING: u64 = 25;
 const CLASSES: usize = 5;
 const SIDE: usize = 6;
 
@@ -171,4 +181,50 @@ fn random_steps_in_random_budgets_give_the_plain_steps_numbers() {
         recomputed > 50,
         "only {recomputed} recomputations: budgets are too wide to show anything"
     );
+}
+
+/// Everything that two training steps leave, and their losses, as bits.
+fn train(model: &Model, engine: Engine, seed: u64) -> Vec<u64> {
+    let mut trainer = Trainer::new(model, engine, seed).expect("the store works");
+    let mut bits = Vec::new();
+    for _ in 0..2 {
+        // An error if the measured peak is not the predicted one.
+        bits.push(u64::from(trainer.step().expect("it runs").loss.to_bits()));
+    }
+    for id in (0..model.program.tensors.len()).map(StorageId::new) {
+        if let Ok(values) = trainer.engine().read_f32(id) {
+            bits.extend(values.iter().map(|v| u64::from(v.to_bits())));
+        }
+    }
+    bits
+}
+
+/// By plans of no use that recompute and move at random, with a store that delays at random.
+#[test]
+fn random_steps_that_move_at_random_give_the_plain_steps_numbers() {
+    let mut moved = 0;
+    for seed in 0..MOVING {
+        let model = random_model(seed).expect("shapes agree by construction");
+        let threads = 1 + (seed % 2) as usize;
+        let plain = plain(&model, threads);
+        let plan = random_moves(plain.graph(), seed);
+        let rewritten = rewrite(plain.graph(), &plan).expect("a valid plan");
+        let origins = rewritten.origins();
+        let audit = verify_rewritten(plain.graph(), &plan, &rewritten.graph, origins);
+        audit.unwrap_or_else(|violations| panic!("seed {seed}: {violations}"));
+        let layout = Layout::new(&model.program, rewritten.graph.clone(), origins, threads);
+        let layout = layout.expect("it is the same");
+        let store = Store {
+            backing: Box::new(Shaken::new(layout.store_bytes(), seed, u64::MAX)),
+            duplex: seed % 3 != 0,
+            depth: 1 + (seed % 4) as usize,
+        };
+        let engine = Engine::with_store(layout, seed, Some(store), &mut |_, _| {});
+        let engine = engine.expect("it can be set up");
+        moved += engine.graph().nodes().iter().filter(|n| n.transfer().is_some()).count();
+        let expected = Engine::new(&model.program, threads).expect("it can be set up");
+        let expected = train(&model, expected, seed);
+        assert!(expected == train(&model, engine, seed), "seed {seed}");
+    }
+    assert!(moved > 100 * MOVING as usize, "only {moved} transfers");
 }

@@ -24,6 +24,11 @@ const SCREENS = [
     hasTouch: true },
 ];
 
+// The plans of the page: one moves tensors to a store, the other recomputes alone.
+const MOVING = 1;
+const RECOMPUTING = 2;
+
+const choosePlan = (page, index) => page.getByLabel("Plan").selectOption(String(index));
 const text = (page, selector) => page.locator(selector).first().innerText();
 const planned = '[data-panel="planned"]';
 const moment = ".moment .node";
@@ -34,7 +39,8 @@ async function everySectionIsThere(page) {
       [`${planned} .boundary`, 1],
     [`${planned} .limit`, 1], [`${planned} .peak`, 1], ["#peak .parts", 2], ["#peak table", 2],
       ["#frontier circle.point", 3],
-    ["#frontier .chosen", 1], ["#frontier .beside", 2], ["#activations tbody tr", 10],
+    ["#frontier .chosen", 1], ["#frontier .beside", 2], ["#frontier circle.stored", 2],
+      ["#activations tbody tr", 10],
       ["#profile .column", 20],
     ["#profile circle.point", 10], ["#batches rect.bar", 4], ["#batches .curve", 2],
       ["#batches tbody tr", 2],
@@ -50,7 +56,8 @@ async function everySectionIsThere(page) {
 async function thePeakIsThePlans(page) {
   const { schedules } = await page.evaluate(() => JSON.parse(document.getElementById("data")
     .textContent).steps[0]);
-  for (const [panel, schedule] of [["plain", schedules[0]], ["planned", schedules[1]]]) {
+  for (const [panel, schedule] of [["plain", schedules[0]],
+    ["planned", schedules[RECOMPUTING]]]) {
     const shown = await page.locator(`[data-panel="${panel}"] .peak title`).textContent();
     const [, number, unit] = /peak: ([\d.]+) (\w+)/.exec(shown);
     const bytes = number * { KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30 }[unit];
@@ -148,6 +155,51 @@ async function theTableSortsAndSearches(page) {
   await page.getByRole("group", { name: "Show", exact: true }).getByText("all").click();
 }
 
+const lane = (page, name) => page.locator(`.lanes [data-lane="${name}"]`);
+
+async function transfersHaveLanes(page) {
+  assert.equal(await page.locator(".lanes").count(), 0, "nothing is moved, nothing is drawn");
+  await choosePlan(page, MOVING);
+  await page.waitForSelector(".lanes svg");
+  for (const name of ["compute", "out", "in"]) {
+    assert.match(await lane(page, name).getAttribute("d"), /^M/, name);
+  }
+  const { transfers } = await page.evaluate((index) => JSON.parse(document.getElementById("data")
+    .textContent).steps[0].schedules[index], MOVING);
+  assert.ok(transfers.out.length > 0 && transfers.in.length > 0);
+  assert.match(await text(page, ".tiles"), /Moved/);
+  assert.equal(await page.locator("#peak .moves tbody tr:last-child b").first().innerText(),
+    "in all");
+  const whole = await lane(page, "out").getAttribute("d");
+  await page.getByRole("button", { name: "Zoom in" }).click();
+  assert.notEqual(await lane(page, "out").getAttribute("d"), whole, "lanes follow the zoom");
+  await page.getByRole("button", { name: "by node" }).click();
+  assert.match(await lane(page, "compute").getAttribute("d"), /^M/);
+  await page.getByRole("button", { name: "by time" }).click();
+  assert.equal(await lane(page, "out").getAttribute("d"), whole);
+  await page.getByRole("group", { name: "Show", exact: true }).getByText("moved").click();
+  const decisions = await page.locator("#activations tbody .badge").allInnerTexts();
+  assert.ok(decisions.length > 0 && decisions.every((word) => word.startsWith("moved")));
+  assert.doesNotMatch(await text(page, "body"), /NaN|undefined|null|\[object|Infinity/);
+}
+
+async function pointingAtALaneTellsWhatIsCopied(page) {
+  await page.locator(".lanes").scrollIntoViewIfNeeded();
+  const { tensors, schedules } = await page.evaluate(() => JSON.parse(
+    document.getElementById("data").textContent).steps[0]);
+  const plan = schedules[MOVING];
+  const longest = plan.transfers.out.reduce((a, b) => (b.ended - b.began > a.ended - a.began ? b
+    : a));
+  const box = await page.locator(".lanes svg").boundingBox();
+  const end = Math.max(...schedules.slice(0, MOVING + 1).map((s) => s.seconds));
+  const share = (longest.began + longest.ended) / 2 / end;
+  const row = await lane(page, "out").boundingBox();
+  await page.mouse.move(box.x + 58 + share * (box.width - 70), row.y + row.height / 2);
+  const told = await text(page, ".lanes .tip");
+  const name = tensors[longest.tensor].name;
+  assert.ok(told.includes(name) && told.includes("to the store"), `${told} is not of ${name}`);
+}
+
 async function thePageFits(page) {
   const [wide, screen] = await page.evaluate(() => [document.documentElement.scrollWidth,
     innerWidth]);
@@ -187,9 +239,12 @@ for (const { name, ...screen } of SCREENS) {
     || complaints.push(`it asks for ${request.url()}`));
   await page.goto(pathToFileURL(file).href);
   await page.waitForSelector(`${planned} .peak`);
+  await choosePlan(page, RECOMPUTING);
   const checks = [everySectionIsThere, thePeakIsThePlans, thePageFits,
     ...(screen.isMobile ? [fingersLookAround] : [hoveringShowsNodeAndLiveSet,
-    draggingZoomsAndBothPanelsFollow]), keysMoveAndZoom, theTableSortsAndSearches, everyTabOpens];
+    draggingZoomsAndBothPanelsFollow]), keysMoveAndZoom, theTableSortsAndSearches,
+    transfersHaveLanes, ...(screen.isMobile ? [] : [pointingAtALaneTellsWhatIsCopied]), thePageFits,
+    everyTabOpens];
   for (const check of checks) {
     await check(page)
       .catch((error) => { throw new Error(`${name}, ${check.name}: ${error.message}`); });

@@ -5,11 +5,16 @@ function renderActivations(host, data, step, plan, stepIndex) {
   if (step.activations.length) host.prepend(new ActivationTable(step, plan).root);
 }
 
+const DECISIONS = ["kept", "recomputed", "moved"];
+
+// What a plan does with an activation.
+const decisionOf = (row) => DECISIONS[row.moved ? 2 : row.recomputed ? 1 : 0];
+
 const ACTIVATION_COLUMNS = [
   { key: "name", name: "activation", class: "name", cell: (row) => breakable(row.name) },
   { key: "bytes", name: "size", number: true, cell: (row) => bytes(row.bytes) },
   { key: "decision", name: "decision", plan: true, cell: (row) =>
-    el("span", { class: `badge ${row.recomputed ? "recomputed" : ""}` }, row.decision) },
+    el("span", { class: `badge ${row.kind}` }, row.decision) },
   { key: "inactive_seconds", name: "inactive", number: true, cell: (row) =>
     seconds(row.inactive_seconds) },
   { key: "recompute_seconds", name: "recompute", number: true, cell: (row) =>
@@ -26,9 +31,10 @@ class ActivationTable {
     const decided = plan && plan.decisions.length === step.activations.length;
     this.rows = step.activations.map((activation, i) => {
       const decision = decided ? plan.decisions[i] : {};
-      const times = decision.recomputed || 0;
-      return { ...activation, ...decision, decision: times > 1 ? `recomputed ${times} ×` : times
-        ? "recomputed" : "kept" };
+      const kind = decisionOf(decision);
+      const times = decision.recomputed || decision.moved || 0;
+      return { ...activation, ...decision, kind, decision: times > 1 ? `${kind} ${times} ×`
+        : kind };
     });
     this.columns = ACTIVATION_COLUMNS.filter((c) => (!c.plan || decided)
       && (!c.optional || this.rows.some((row) => row[c.key] !== null)));
@@ -39,8 +45,11 @@ class ActivationTable {
     const search = el("input", { type: "search", placeholder: "Search by name or reason",
       "aria-label": "Search the activations", oninput: (event) => { this.words =
       event.target.value.toLowerCase(); this.draw(); } });
-    const kinds = decided ? choice("Show", [["all", "all"], ["kept", "kept"],
-      ["recomputed", "recomputed"]], "all", (kind) => { this.kind = kind; this.draw(); }) : null;
+    const words = ["all", ...DECISIONS.filter((word) => word !== "moved" || plan?.transfers)];
+    const kinds = decided ? choice("Show", words.map((word) => [word, word]), "all", (kind) => {
+      this.kind = kind;
+      this.draw();
+    }) : null;
     this.head = el("tr", {});
     this.body = el("tbody", {});
     this.root = el("div", {},
@@ -54,7 +63,7 @@ class ActivationTable {
     const { key, down } = this.sort;
     const matches = (row) => !this.words || `${row.name} ${row.reason || ""}`.toLowerCase()
       .includes(this.words);
-    const wanted = (row) => this.kind === "all" || (this.kind === "kept") === !row.recomputed;
+    const wanted = (row) => this.kind === "all" || this.kind === row.kind;
     const order = (a, b) => {
       const [p, q] = [a[key], b[key]];
       // What has no value comes last, whichever way.

@@ -109,10 +109,11 @@ function runTimesCard(step) {
 function scatterCard(step, plan) {
   const host = el("div", { class: "plot" });
   const decided = plan && plan.decisions.length === step.activations.length;
-  const again = (i) => decided && plan.decisions[i].recomputed > 0;
-  const points = step.activations.map((a, i) => ({ ...a, again: again(i) }))
+  const kind = (i) => (decided ? DECISIONS.indexOf(decisionOf(plan.decisions[i])) : 0);
+  const points = step.activations.map((a, i) => ({ ...a, kind: kind(i) }))
     .filter((a) => a.inactive_seconds !== null);
-  const entries = decided ? [["kept", colour(0)], ["recomputed", colour(1)]]
+  const words = DECISIONS.filter((word) => word !== "moved" || plan?.transfers);
+  const entries = decided ? words.map((word, i) => [word, colour(i)])
     : [["activations", colour(0)]];
   responsive(host, (width) => {
     const { root, x, y } = frame(width, {
@@ -126,7 +127,7 @@ function scatterCard(step, plan) {
     });
     const marks = points.map((p) => {
       root.append(svg("circle", { class: "point", cx: x(p.inactive_seconds), cy: y(p.bytes), r: 3.2,
-        fill: colour(p.again ? 1 : 0), "fill-opacity": 0.7 }));
+        fill: colour(p.kind), "fill-opacity": 0.7 }));
       return { x: x(p.inactive_seconds), y: y(p.bytes), about: () =>
         [el("b", {}, p.name), `${bytes(p.bytes)}, inactive for ${seconds(p.inactive_seconds)}`,
         el("br"), p.recompute_seconds === null ? "cannot be recomputed"

@@ -3,29 +3,47 @@
 function renderFrontier(host, data, step, plan, stepIndex) {
   host.replaceChildren(...missingParts(data, "frontier", stepIndex));
   const plain = step.schedules[0];
-  if (!plain || (!step.frontier.length && !step.beside.length)) return;
+  const stored = step.stored_frontier;
+  if (!plain || (!step.frontier.length && !step.beside.length && !stored)) return;
   const added = (time) => time / plain.seconds - 1;
   const chosen = plan ? [{ name: "this plan", peak: plan.peak, seconds: plan.seconds,
     about: `within a budget of ${bytes(plan.budget)}` }] : [];
   const host2 = el("div", { class: "plot" });
   const entries = [];
   if (step.frontier.length) entries.push(["plans of the search", colour(0)],
-    ["no plan can be here", "color-mix(in srgb, var(--faint) 28%, transparent)"]);
+    [stored ? "no plan without a store can be here" : "no plan can be here",
+      "color-mix(in srgb, var(--faint) 28%, transparent)"]);
+  if (stored) entries.splice(1, 0, [`with a store (${stored.store})`, STORED_COLOUR]);
   entries.push(...step.beside.map((b, i) => [b.name, colour(
     BESIDE_COLOURS[i % BESIDE_COLOURS.length])]));
   host.prepend(el("div", { class: "card" },
     el("div", { class: "tools" }, legend(entries)), host2,
     step.beside.length ? el("div", { class: "hint" }, step.beside.map((b) =>
-      el("div", {}, el("b", {}, b.name), ` ${b.about}`))) : null));
+      el("div", {}, el("b", {}, b.name), ` ${b.about}`))) : null,
+    kneeHint(step, added)));
   responsive(host2, (width) => drawFrontier(host2, width, step, plain, added, chosen));
 }
 
+// What the knees mean to who looks for a budget.
+function kneeHint(step, added) {
+  const told = (points, index, where) => {
+    const p = points?.[index];
+    return p ? [`${where} ${bytes(p.peak)} for ${change(added(p.seconds))} time`] : [];
+  };
+  const knees = [...told(step.frontier, step.knee, "at"),
+    ...told(step.stored_frontier?.points, step.stored_frontier?.knee, "with the store at")];
+  return knees.length ? el("div", { class: "hint" }, el("b", {}, "knee"), ` ${knees.join(", ")}: ` +
+    "more memory saves little time, less costs much.") : null;
+}
+
+const STORED_COLOUR = colour(6);
 // One colour for each other method; the first belongs to the frontier itself.
 const BESIDE_COLOURS = [1, 2, 3, 5];
 
 function drawFrontier(host, width, step, plain, added, chosen) {
   const points = step.frontier;
-  const all = [...points, ...step.beside, ...chosen];
+  const stored = step.stored_frontier?.points || [];
+  const all = [...points, ...stored, ...step.beside, ...chosen];
   const peaks = all.map((p) => p.peak);
   const low = Math.min(...peaks);
   const high = Math.max(plain.peak, ...peaks);
@@ -51,6 +69,8 @@ function drawFrontier(host, width, step, plain, added, chosen) {
     root.append(svg("path", { class: "curve", stroke: colour(0),
       d: `M${points.map((p) => `${x(p.peak)} ${y(added(p.seconds))}`).join("L")}` }));
   }
+  if (stored.length) root.append(svg("path", { class: "curve stored", stroke: STORED_COLOUR,
+    d: `M${stored.map((p) => `${x(p.peak)} ${y(added(p.seconds))}`).join("L")}` }));
   const marks = [];
   const mark = (shape, p, name, note) => {
     root.append(shape);
@@ -63,6 +83,13 @@ function drawFrontier(host, width, step, plain, added, chosen) {
       fill: colour(0) });
     mark(dot, p, "search", `any plan takes ${change(bounds[i])} at least`);
   }
+  const knees = [points[step.knee], stored[step.stored_frontier?.knee]].filter(Boolean);
+  for (const p of stored) {
+    const dot = svg("circle", { class: "dot point stored", cx: x(p.peak), cy: y(added(p.seconds)),
+      r: 4, fill: STORED_COLOUR });
+    mark(dot, p, "with a store", `${bytes(p.moved)} moved; any plan takes ` +
+      `${change(Math.max(0, added(p.bound_seconds)))} at least`);
+  }
   const taken = marks.map((m) => [m.x - 5, m.y - 5, m.x + 5, m.y + 5]);
   step.beside.forEach((p, i) => {
     const [px, py] = [x(p.peak), y(added(p.seconds))];
@@ -72,6 +99,11 @@ function drawFrontier(host, width, step, plain, added, chosen) {
       fill: fillColour }), p, p.name, "");
     placeLabel(root, p.name, [px, py], inner, taken, "strong");
   });
+  for (const p of knees) {
+    const [px, py] = [x(p.peak), y(added(p.seconds))];
+    root.append(svg("circle", { class: "knee", cx: px, cy: py, r: 8 }));
+    placeLabel(root, "knee", [px, py], inner, taken, "");
+  }
   for (const p of chosen) {
     const [px, py] = [x(p.peak), y(added(p.seconds))];
     mark(svg("circle", { class: "mark chosen", cx: px, cy: py, r: 7 }), p, p.name, p.about);

@@ -35,6 +35,14 @@ function tile(name, value, note, good) {
     el("div", { class: "value" }, value), el("div", { class: `note ${good ? "good" : ""}` }, note));
 }
 
+function movedTile(moves) {
+  const waits = moves.waited_seconds > 0 ? `${seconds(moves.waited_seconds)} waited`
+    : "nothing waits";
+  return tile("Moved", bytes(moves.moved_out + moves.moved_in),
+    `${bytes(moves.moved_out)} out, ${bytes(moves.moved_in)} in; ` +
+    `${seconds(moves.hidden_seconds)} hidden, ${waits}`);
+}
+
 function renderTiles(step, plan) {
   const plain = step.schedules[0];
   const tiles = [];
@@ -47,6 +55,7 @@ function renderTiles(step, plan) {
       `${seconds(plan.seconds)} a step, from ${seconds(plain.seconds)}`));
     tiles.push(tile("Recomputed", `${count(again)} of ${count(plan.decisions.length)}`,
       `activations; ${count(plan.runs.length - plain.runs.length)} more node runs`));
+    if (plan.transfers) tiles.push(movedTile(plan.transfers));
   }
   const measured = data.comparisons.find((row) => row.model === step.model
     && row.batch === step.batch && row.planned_peak !== null);
@@ -56,6 +65,7 @@ function renderTiles(step, plan) {
       [exact ? "the predicted arena, to the byte" : `predicted ${bytes(measured.predicted_peak)}`,
       measured.bit_equal ? "; every bit the same" : ""], exact));
   }
+  byId("tiles").classList.toggle("many", tiles.length > 5);
   byId("tiles").replaceChildren(...tiles);
 }
 
@@ -65,8 +75,10 @@ function leadOf(step, plan) {
   const runs = plain.runs.length;
   const begin = `${count(runs)} nodes a step, ${count(step.activations.length)} activations.`;
   if (!plan) return `${begin} No plan is here yet.`;
+  const stored = plan.transfers?.stored_at_start || 0;
   return `${begin} The plan keeps the whole step under ${bytes(plan.budget)}, ` +
-    "parameters, gradients and optimizer state included.";
+    "parameters, gradients and optimizer state included." +
+    (stored > 0 ? ` Between steps, ${bytes(stored)} of them live in the store.` : "");
 }
 
 function show(index, chosen = 1) {

@@ -42,6 +42,10 @@ class MemoryView {
     this.moment = el("div", { class: "moment", "aria-live": "polite" });
     const entries = step.layers.map((name, i) => [name, colour(i)]);
     if (timelines.length > 1) entries.push(["recomputing", AGAIN_COLOUR]);
+    const last = timelines[timelines.length - 1];
+    this.lanes = last.schedule.transfers ? new Lanes(this, last) : null;
+    if (this.lanes) entries.push(["to the store", OUT_COLOUR], ["from the store", IN_COLOUR],
+      ["waiting", "var(--ink)"]);
     const zoomButton = (text, about, act) => el("button", { type: "button", "aria-label": about,
       title: about, onclick: act }, text);
     this.card = el("div", { class: "card" },
@@ -53,7 +57,7 @@ class MemoryView {
           zoomButton("−", "Zoom out", () => this.zoom(2)),
           zoomButton("+", "Zoom in", () => this.zoom(0.5)),
           zoomButton("Reset", "Show the whole step", () => this.show(this.whole())))),
-      this.panels.map((panel) => panel.host),
+      this.panels.map((panel) => panel.host), this.lanes?.host,
       el("p", { class: "hint mouse-only" }, "Drag to zoom, ", el("kbd", {}, "Ctrl"),
         " + wheel too; double-click for the whole step. With the keyboard: ",
         el("kbd", {}, "←"), " ", el("kbd", {}, "→"), " moves, ", el("kbd", {}, "+"), " ",
@@ -61,6 +65,11 @@ class MemoryView {
       el("p", { class: "hint touch-only" }, "Slide a finger to look around; pinch to zoom."),
       this.moment);
     this.show(this.whole());
+  }
+
+  // The panel of the plan.
+  planned() {
+    return this.panels[this.panels.length - 1];
   }
 
   // From 0 to the end of the longest schedule, in the units of the axis.
@@ -82,6 +91,7 @@ class MemoryView {
     const start = Math.min(Math.max(from, low), high - span);
     this.window = [start, start + span];
     this.panels.forEach((panel) => panel.redraw());
+    this.lanes?.redraw();
     this.tell();
   }
 
@@ -96,6 +106,7 @@ class MemoryView {
   point(panel, run) {
     this.cursor = { panel, run };
     this.panels.forEach((each) => each.drawCursor());
+    this.lanes?.drawCursor();
     this.tell();
   }
 
@@ -128,6 +139,8 @@ class MemoryView {
           ` ${node.op}, ${seconds(node.seconds)}; run ${count(run + 1)} of ` +
             `${count(schedule.runs.length)}, ${panel === 0 ? "plain step" : "planned step"}`,
           run === timeline.peak ? el("b", {}, " · the peak") : null),
+        movingAt(timeline, run).map(([what, text]) => el("div", { class: "what moving" },
+          el("b", {}, `${what} `), text)),
         el("dl", { class: "amounts" },
           amounts.map(([name, size, i]) => [
             el("dt", {}, el("i", { class: "swatch", style: `background:${colour(i)}` }), name),

@@ -35,10 +35,14 @@ class MemoryPanel {
   runAt(place) {
     const last = this.timeline.schedule.runs.length - 1;
     if (this.view.mode === "node") return Math.min(Math.max(Math.floor(place), 0), last);
-    let [low, high] = [0, last];
+    return this.runAtTime(place);
+  }
+
+  runAtTime(time) {
+    let [low, high] = [0, this.timeline.schedule.runs.length - 1];
     while (low < high) {
       const mid = (low + high + 1) >> 1;
-      if (this.timeline.start[mid] <= place) low = mid;
+      if (this.timeline.start[mid] <= time) low = mid;
       else high = mid - 1;
     }
     return low;

@@ -9,6 +9,7 @@ function renderPeak(host, data, step, timelines, plan, stepIndex) {
   const buys = plan && step.frontier.length ? buysCard(step, plan) : null;
   host.append(el("div", { class: "columns" }, partsCard(step, timelines), buys
     || el("div", {}, missingParts(data, plan ? "frontier" : "memory", stepIndex))));
+  if (plan?.transfers) host.append(movesCard(timelines[timelines.length - 1]));
 }
 
 function partsCard(step, timelines) {
@@ -53,7 +54,10 @@ function amounts(room) {
 
 function buysCard(step, plan) {
   const plain = step.schedules[0];
-  const known = step.frontier.concat({ peak: plan.peak, seconds: plan.seconds, recomputed: null });
+  // With a store, what it can do counts, too.
+  const stored = plan.transfers && step.stored_frontier ? step.stored_frontier.points : [];
+  const known = step.frontier.concat(stored, { peak: plan.peak, seconds: plan.seconds,
+    recomputed: null });
   // The fastest plan that is known under a budget.
   const best = (budget) => known.filter((p) => p.peak <= budget)
     .sort((a, b) => a.seconds - b.seconds)[0];

@@ -1,8 +1,9 @@
-//! A drawing of a rewritten graph in Graphviz's language: recomputed nodes are coloured.
+//! A drawing of a rewritten graph in Graphviz's language: recomputed nodes and transfers are
+//! coloured.
 
 use std::fmt::Write as _;
 
-use rekindle_graph::{NodeId, Phase};
+use rekindle_graph::{NodeId, Phase, one_line};
 
 use crate::Rewritten;
 
@@ -15,6 +16,7 @@ pub fn dot(rewritten: &Rewritten) -> String {
         let node = graph.node(id);
         let colour = match (rewritten.is_clone[id.index()], node.phase) {
             (true, _) => "orange",
+            _ if node.transfer().is_some() => "plum",
             (false, Phase::Input) => "lightgrey",
             (false, Phase::Forward) => "white",
             (false, Phase::Backward) => "lightblue",
@@ -35,5 +37,5 @@ pub fn dot(rewritten: &Rewritten) -> String {
 }
 
 fn escape(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"")
+    one_line(text).replace('\\', "\\\\").replace('"', "\\\"")
 }

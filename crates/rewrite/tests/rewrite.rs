@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use rekindle_graph::{
-    Bytes, Effect, Graph, GraphParts, Node, NodeId, Phase, Plan, Role, Schedule, Storage,
+    Bytes, Effect, Graph, GraphParts, Node, NodeId, Phase, Plan, Role, Schedule, Step, Storage,
     StorageId, Timeline, read_graph,
 };
 use rekindle_plan::{Effort, NoWatch, Options, Strategy, plan};
@@ -90,7 +90,7 @@ fn a_clone_writes_storages_of_its_own_and_its_readers_are_rewired() {
     assert_eq!(f1.writes, [StorageId(8)]);
     assert_eq!(f1.effect, Effect::Random);
     assert_eq!(f1.phase, Phase::Backward);
-    assert_eq!(rewritten.node_origin[5], NodeId(1));
+    assert_eq!(rewritten.node_origin[5], Step::Run(NodeId(1)));
     let pool1 = rewritten.graph.node(NodeId(6));
     assert_eq!(
         (&pool1.reads[..], &pool1.writes[..]),
@@ -132,13 +132,8 @@ fn an_output_that_is_still_live_is_written_to_a_storage_that_nobody_reads() {
     let graph = small();
     // pool runs again for its indices while its first output is still live: keep it by hand.
     let mut plan = plan_of(&graph, &[1, 2, 3, 4, 5, 6]);
-    let at = plan
-        .schedule
-        .steps
-        .iter()
-        .position(|s| *s == rekindle_graph::Step::Run(NodeId(3)))
-        .expect("g runs");
-    plan.schedule.steps.insert(at, rekindle_graph::Step::Run(NodeId(2)));
+    let at = plan.schedule.steps.iter().position(|s| *s == Step::Run(NodeId(3))).expect("g runs");
+    plan.schedule.steps.insert(at, Step::Run(NodeId(2)));
     let timeline = Timeline::new(&graph, &plan.schedule).expect("wasteful, but valid");
     (plan.budget, plan.peak, plan.time) = (timeline.peak, timeline.peak, timeline.time);
     let rewritten = check(&graph, &plan);

@@ -9,7 +9,7 @@ use rekindle_rewrite::rewrite;
 use rekindle_verify::{verify, verify_rewritten};
 
 use crate::random::Random;
-use crate::random_graph;
+use crate::{random_graph, random_moves};
 
 /// Budgets for each strategy on each graph.
 const BUDGETS: usize = 3;
@@ -18,6 +18,8 @@ const BUDGETS: usize = 3;
 const LONGER: usize = 5;
 /// In this percentage of cases the same question is asked twice.
 const TWICE: usize = 25;
+/// Plans of no use that recompute and move, on each graph.
+const MOVES: u64 = 3;
 /// Sums of times in different orders differ by less than this share.
 const SUMMATION_ERROR: f64 = 1e-9;
 
@@ -53,8 +55,26 @@ pub fn check(seed: u64, size: usize) -> Result<usize> {
         }
     }
     check_bounds(&plans)?;
+    for k in 0..MOVES {
+        check_moves(&graph, seed.wrapping_mul(31).wrapping_add(k))
+            .with_context(|| format!("random moves, number {k}"))?;
+    }
     let moved = check_stores(&graph, &mut random).context("with a store")?;
-    Ok(plans.len() + moved)
+    Ok(plans.len() + moved + MOVES as usize)
+}
+
+/// Whatever a valid plan moves, what it is rewritten to is the same work in no more bytes.
+fn check_moves(graph: &Graph, seed: u64) -> Result<()> {
+    let plan = random_moves(graph, seed);
+    let audit = verify(graph, &plan)?;
+    let timeline = Timeline::new(graph, &plan.schedule)?;
+    ensure!(audit.store_peak == timeline.store_peak, "two replays differ in the store");
+    let rewritten = rewrite(graph, &plan)?;
+    let origins = rewritten.origins();
+    verify_rewritten(graph, &plan, &rewritten.graph, origins).context("rewritten")?;
+    let peak = Timeline::natural(&rewritten.graph).peak;
+    ensure!(peak <= plan.peak, "rewritten peak {} is over {}", peak.get(), plan.peak.get());
+    Ok(())
 }
 
 /// Plans with a random store, with every strategy: the same promises, and the search is never slower

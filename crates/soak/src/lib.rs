@@ -1,16 +1,21 @@
 //! Random training steps, and everything that must hold for a plan of any of them.
 //!
 //! In: a seed. Out: a valid graph ([`random_graph`]), or the first promise that is broken on it
-//! ([`check`]). The ordinary tests run `check` on some hundred seeds, `cargo xtask soak` on ten
+//! ([`check`]), or for any graph a valid plan of no use that recomputes and moves
+//! ([`random_moves`]), or one that keeps to a budget ([`moves_within`]). The ordinary tests run `check` on some hundred seeds, `cargo xtask soak` on ten
 //! thousand; a failure prints its seed, and the same seed gives the same graph everywhere.
 
 mod arbitrary;
 mod check;
+mod moves;
+mod moves_within;
 mod parts;
 mod random;
 mod training;
 
 pub use check::check;
+pub use moves::random_moves;
+pub use moves_within::moves_within;
 
 use rekindle_graph::Graph;
 

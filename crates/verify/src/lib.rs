@@ -28,6 +28,7 @@ mod bytes;
 mod rewritten;
 mod times;
 mod values;
+mod versions;
 mod violation;
 
 pub use audit::{Audit, times_agree, verify};

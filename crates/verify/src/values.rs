@@ -78,7 +78,7 @@ impl<'g> Values<'g> {
             if !block.role.may_be_stored() {
                 found.push(Violation::CannotBeStored {
                     storage,
-                    name: self.graph.storage_name(storage),
+                    name: self.graph.shown_storage_name(storage),
                     role: block.role,
                 });
             }
@@ -110,7 +110,7 @@ impl<'g> Values<'g> {
             self.found.push((step, Violation::UnknownNode { step, node }));
             return;
         };
-        let name = || node.name.clone();
+        let name = || node.shown_name();
         if node.phase == Phase::Input {
             self.found.push((step, Violation::RunsInput { step, node: name() }));
             return;
@@ -135,8 +135,8 @@ impl<'g> Values<'g> {
 
     fn read(&mut self, step: StepId, reader: NodeId, storage: StorageId) {
         let graph = self.graph;
-        let node = || graph.node(reader).name.clone();
-        let name = || graph.storage_name(storage);
+        let node = || graph.node(reader).shown_name();
+        let name = || graph.shown_storage_name(storage);
         // Once the updater has run, the plain step reads the storage no more: a reader that runs
         // afterwards is wrong even if the storage has been made anew in between.
         let overwritten = self.overwritten(storage).filter(|u| *u != reader);
@@ -149,7 +149,7 @@ impl<'g> Values<'g> {
                 node: node(),
                 storage,
                 name: name(),
-                updater: graph.node(updater).name.clone(),
+                updater: graph.node(updater).shown_name(),
             },
             _ => return,
         };
@@ -164,7 +164,7 @@ impl<'g> Values<'g> {
         act: fn(&mut Self, StepId, StorageId, String) -> Option<Violation>,
     ) {
         let violation = match storage.index() < self.holds.len() {
-            true => act(self, step, storage, self.graph.storage_name(storage)),
+            true => act(self, step, storage, self.graph.shown_storage_name(storage)),
             false => Some(Violation::UnknownStorage { step, storage }),
         };
         self.found.extend(violation.map(|violation| (step, violation)));
@@ -213,7 +213,7 @@ impl<'g> Values<'g> {
                 step,
                 storage,
                 name,
-                updater: self.graph.node(updater).name.clone(),
+                updater: self.graph.node(updater).shown_name(),
             }),
             _ => None,
         }
@@ -230,7 +230,7 @@ impl<'g> Values<'g> {
             if self.schedule.stored_at_start.contains(&storage) {
                 continue;
             }
-            let name = || self.graph.storage_name(storage);
+            let name = || self.graph.shown_storage_name(storage);
             let updater = self.graph.updater(storage);
             match (self.holds[storage.index()], updater) {
                 (Holds::Nothing, _) => found.push(Violation::OutputDead { storage, name: name() }),
@@ -239,14 +239,14 @@ impl<'g> Values<'g> {
                     found.push(Violation::OutputStale {
                         storage,
                         name: name(),
-                        updater: self.graph.node(u).name.clone(),
+                        updater: self.graph.node(u).shown_name(),
                     });
                 }
                 _ => {}
             }
         }
         let never = |id: &NodeId| self.runs[id.index()] == 0;
-        let name = |id: NodeId| self.graph.node(id).name.clone();
+        let name = |id: NodeId| self.graph.node(id).shown_name();
         let targets = self.graph.targets();
         for id in targets.iter().copied().filter(never) {
             found.push(Violation::TargetNeverRan { node: name(id) });
@@ -265,7 +265,7 @@ impl<'g> Values<'g> {
         let mut is_stored = vec![false; self.holds.len()];
         let known = |s: &&StorageId| s.index() < self.holds.len();
         for &storage in self.schedule.stored_at_start.iter().filter(known) {
-            let name = || self.graph.storage_name(storage);
+            let name = || self.graph.shown_storage_name(storage);
             is_stored[storage.index()] = true;
             if self.holds[storage.index()] != Holds::Nothing {
                 let name = name();
@@ -279,7 +279,7 @@ impl<'g> Values<'g> {
         let persistent = |s: &StorageId| self.graph.storage(*s).role.is_persistent();
         for storage in self.graph.sources().filter(persistent) {
             if !is_stored[storage.index()] && self.holds[storage.index()] == Holds::Nothing {
-                let name = self.graph.storage_name(storage);
+                let name = self.graph.shown_storage_name(storage);
                 found.push(Violation::PersistentGone { storage, name });
             }
         }

@@ -106,6 +106,23 @@ pub enum Violation {
         "rewritten graph: storage {storage} outlives the step, and {updater} has not updated it"
     )]
     CopyStale { storage: StorageId, updater: String },
+    #[error("rewritten graph: {node} reads {storage}, which is in the store and not in memory")]
+    ReadsStored { node: String, storage: StorageId },
+    #[error("rewritten graph: {node} reads {storage}, which was overwritten before")]
+    ReadsUpdatedCopy { node: String, storage: StorageId },
+    #[error("rewritten graph: {node} reads no copy of {storage} in the store")]
+    FetchesNoCopy { node: String, storage: StorageId },
+    #[error("rewritten graph: {node} fetches a copy that was made before {updater} overwrote it")]
+    FetchesStaleCopy { node: String, updater: String },
+    #[error("rewritten graph: {node} is no transfer of {storage} and nothing else")]
+    BadTransfer { node: String, storage: StorageId },
+    #[error(
+        "rewritten graph: {storage} is freed while it is moved; a wait for its transfers must be \
+         its last use"
+    )]
+    FreedUnderTransfer { storage: StorageId },
+    #[error("rewritten graph: {storage} lives in the store, and no output is its copy there")]
+    NotStored { storage: StorageId },
     #[error("rewritten graph: its peak is {found} bytes, the plan promises {promised}",
         found = found.get(), promised = promised.get())]
     RewrittenPeak { promised: Bytes, found: Bytes },

@@ -114,7 +114,7 @@ fn found(damage: impl FnOnce(&mut GraphParts)) -> Vec<Violation> {
     damage(&mut parts);
     let rewritten = Graph::new(parts).expect("still a graph");
     let origins = Origins {
-        nodes: &[0, F, LOSS_FN, F, BACK, SGD].map(NodeId),
+        nodes: &[0, F, LOSS_FN, F, BACK, SGD].map(|n| Step::Run(NodeId(n))),
         storages: &[W, A, TABLE, LOSS, GW, A, TABLE].map(StorageId),
     };
     match verify_rewritten(&graph(), &plan(), &rewritten, origins) {

@@ -68,7 +68,7 @@ def _compare(names: list[str], results: Any, expected: Any) -> None:
     different = [
         name
         for name, a, b in zip(names, results, expected, strict=True)
-        if isinstance(a, torch.Tensor) and _differ(a, b)
+        if isinstance(a, torch.Tensor) and differ(a, b)
     ]
     if different:
         raise CheckFailed(
@@ -78,7 +78,11 @@ def _compare(names: list[str], results: Any, expected: Any) -> None:
         )
 
 
-def _differ(a: torch.Tensor, b: torch.Tensor) -> bool:
+def differ(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
+    """Whether two values have other bits; None is a value that is not there."""
+    if a is None or b is None:
+        return a is not b
     if a.shape != b.shape or a.dtype != b.dtype:
         return True
-    return not torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
+    a, b = (value.detach().reshape(-1).view(torch.uint8) for value in (a, b))
+    return not torch.equal(a, b)

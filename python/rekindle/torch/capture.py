@@ -15,8 +15,18 @@ import torch
 from torch import fx
 
 from rekindle.errors import RekindleError, UnsupportedGraph
-from rekindle.torch.interfaces import BackendCompilerFailed, aot_autograd, reset_dynamo
+from rekindle.torch.autocast import OUTSIDE, BackwardAutocast
+from rekindle.torch.eager_route import Route
+from rekindle.torch.interfaces import (
+    BackendCompilerFailed,
+    Unsupported,
+    aot_autograd,
+    eager_dispatch,
+    functorch_config,
+    reset_dynamo,
+)
 from rekindle.torch.joint import Joint
+from rekindle.torch.outputs import cut_off
 
 Batch = torch.Tensor | Sequence[Any] | Mapping[str, Any]
 """A model's arguments: one, several in order, or several by name."""
@@ -29,7 +39,9 @@ class _Captured(Exception):
 
 
 def capture(model: torch.nn.Module, inputs: Batch) -> Joint:
-    """The joint graph of one training step of `model`, which must return its loss."""
+    """The joint graph of one training step of `model`, which must return its loss. What it returns
+    beside it is not differentiated, as `compile` has it.
+    """
 
     def stop(module: fx.GraphModule, _: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
         static = options.get("static_lifetime_input_indices") or ()
@@ -40,13 +52,18 @@ def capture(model: torch.nn.Module, inputs: Batch) -> Joint:
             "nothing in this call needs a gradient, so there is no training step in it"
         )
 
-    backend = aot_autograd(
-        fw_compiler=never, bw_compiler=never, inference_compiler=never, partition_fn=stop
+    backend: Callable[..., Callable[..., Any]] = traced_as_eager(
+        aot_autograd(
+            fw_compiler=never, bw_compiler=never, inference_compiler=never, partition_fn=stop
+        )
     )
-    args, kwargs = arguments_of(inputs)
-    reset_dynamo()
+
+    def without_others(module: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        cut_off(module)
+        return backend(module, inputs)
+
     try:
-        torch.compile(model, backend=backend, dynamic=False, fullgraph=True)(*args, **kwargs)
+        _run_whole(model, without_others, *arguments_of(inputs))
     except BackendCompilerFailed as failure:
         if isinstance(failure.inner_exception, _Captured):
             return failure.inner_exception.joint
@@ -56,6 +73,39 @@ def capture(model: torch.nn.Module, inputs: Batch) -> Joint:
     finally:
         reset_dynamo()
     raise UnsupportedGraph("the model ran without being captured: is torch.compile disabled?")
+
+
+def _run_whole(
+    model: torch.nn.Module, backend: Callable[..., Any], args: Any, kwargs: dict[str, Any]
+) -> None:
+    """Runs the model with a backend, as one graph, on eager's way through it."""
+    route = Route()
+    while True:
+        reset_dynamo()
+        try:
+            with route.taken():
+                torch.compile(model, backend=backend, dynamic=False, fullgraph=True)(
+                    *args, **kwargs
+                )
+            return
+        except Unsupported as end:
+            if not route.change(str(end)):
+                raise
+
+
+def traced_as_eager(
+    compiler: Callable[..., Any], autocast: BackwardAutocast | None = None
+) -> Callable[..., Any]:
+    """A backend whose graphs have the operations that eager runs: they fall apart as in eager, and
+    the backward is traced for the place where it is called, inside autocast or outside of it.
+    """
+
+    def compile(*args: Any, **kwargs: Any) -> Any:
+        where = OUTSIDE if autocast is None else autocast.traced
+        with eager_dispatch(), functorch_config.patch(backward_pass_autocast=where):
+            return compiler(*args, **kwargs)
+
+    return compile
 
 
 def arguments_of(inputs: Batch) -> tuple[tuple[Any, ...], dict[str, Any]]:

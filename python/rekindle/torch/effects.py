@@ -13,7 +13,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from rekindle.torch.interfaces import BATCH_NORM, BATCH_NORM_AGAIN, is_operation, schema_of
+from rekindle.torch.interfaces import (
+    BATCH_NORM,
+    BATCH_NORM_AGAIN,
+    is_operation,
+    name_of,
+    schema_of,
+)
 from rekindle.torch.joint import overwrites
 
 
@@ -35,12 +41,35 @@ COLLECTIVES = {
 """Namespaces of operations that talk to other processes: each must run as often on every rank."""
 
 
+ROUTING = {
+    "argmax",
+    "argmin",
+    "argsort",
+    "bincount",
+    "histc",
+    "kthvalue",
+    "multinomial",
+    "nonzero",
+    "searchsorted",
+    "sort",
+    "topk",
+}
+"""Operations whose results say where others go, such as to which expert. They are small, and both
+passes must take the same route, also where equal values may be told apart in another way.
+"""
+
+
+def is_collective(node: fx.Node) -> bool:
+    """Whether it talks to other processes."""
+    return is_operation(node.target) and node.target.namespace in COLLECTIVES
+
+
 def effect_of(node: fx.Node) -> Effect:
     """Whether a node may run again. What is not known to be harmless runs once."""
     target = node.target
     if not is_operation(target):
         return Effect.ONCE
-    if overwrites(node) or target.namespace in COLLECTIVES:
+    if overwrites(node) or is_collective(node) or name_of(target) in ROUTING:
         return Effect.ONCE
     if torch.Tag.nondeterministic_seeded in target.tags and draws(node):
         return Effect.RANDOM
@@ -86,6 +115,17 @@ def unread(node: fx.Node) -> tuple[int, ...]:
     return ()
 
 
+def passed_on(node: fx.Node) -> list[fx.Node]:
+    """The running statistics that a batch norm takes from an earlier one of the same layer.
+
+    Its first run, which updates them, reads them; no later run does.
+    """
+    if node.target is not BATCH_NORM:
+        return []
+    values = [node.args[position] for position in unread(node)]
+    return [value for value in values if isinstance(value, fx.Node) and value.op != "placeholder"]
+
+
 def again(node: fx.Node) -> tuple[Any, tuple[Any, ...], int | None]:
     """How a node runs again in the backward: operation, arguments, and how many of its results
     there are (None: all).
@@ -95,7 +135,7 @@ def again(node: fx.Node) -> tuple[Any, tuple[Any, ...], int | None]:
     if node.target is BATCH_NORM and node.args[5]:
         source, weight, bias, _, _, training, momentum, epsilon = node.args
         return BATCH_NORM_AGAIN, (source, weight, bias, training, momentum, epsilon), 3
-    return node.target, node.args, None
+    return node.target, without_unread(node), None
 
 
 def without_unread(node: fx.Node) -> tuple[Any, ...]:

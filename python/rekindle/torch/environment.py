@@ -37,6 +37,12 @@ def check_module(module: object) -> None:
     """Refuses what is not a module."""
     if not isinstance(module, torch.nn.Module):
         raise InvalidInput(f"a torch.nn.Module is planned, not {_type(module)}")
+    for name, part in (*module.named_parameters(), *module.named_buffers()):
+        if part.is_meta:
+            raise InvalidInput(
+                f"{name} is on the device meta, on which PyTorch captures no gradients: give it "
+                'contents first, for example with module.to_empty(device="cpu")'
+            )
 
 
 def check_optimizer(optimizer: object) -> None:

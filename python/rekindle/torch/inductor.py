@@ -49,6 +49,11 @@ def require_compiler(devices: Iterable[torch.device]) -> None:
                 " install a compiler (Debian: apt install g++), name one in the environment "
                 "variable CXX, or leave inductor=True out"
             )
+        if kind == "cuda" and not torch.cuda.is_available():
+            raise CompilerMissing(
+                "inductor=True compiles for the GPU, and this machine has none that PyTorch can "
+                "use: see torch.cuda.is_available(), or leave inductor=True out"
+            )
         if kind == "cuda" and not inductor().has_triton():
             raise CompilerMissing(
                 "inductor=True compiles for the GPU with Triton, which is not installed: "

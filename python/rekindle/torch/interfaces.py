@@ -7,12 +7,17 @@ something is repaired here, and nowhere else.
 
 from __future__ import annotations
 
+import dis
 import importlib
+import logging
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 import torch
+from torch import fx
 
 from rekindle.errors import UnsupportedTorch
 
@@ -22,11 +27,20 @@ Interface = tuple[str, str]
 NEEDED: tuple[Interface, ...] = (
     ("aot_autograd", "torch._dynamo.backends.common"),
     ("BackendCompilerFailed", "torch._dynamo.exc"),
+    ("TorchRuntimeError", "torch._dynamo.exc"),
+    ("Unsupported", "torch._dynamo.exc"),
+    ("UserError", "torch._dynamo.exc"),
+    ("ignore_logging_functions", "torch._dynamo.config"),
+    ("_get_handlers", "torch._dynamo.variables.torch.TorchInGraphFunctionVariable"),
+    ("InstructionTranslatorBase", "torch._dynamo.symbolic_convert"),
+    ("install_guard", "torch._dynamo.guards"),
     ("counters", "torch._dynamo.utils"),
     ("reset", "torch._dynamo"),
     ("recompile_limit", "torch._dynamo.config"),
+    ("accumulated_recompile_limit", "torch._dynamo.config"),
     ("skip_nnmodule_hook_guards", "torch._dynamo.config"),
     ("activation_memory_budget", "torch._functorch.config"),
+    ("backward_pass_autocast", "torch._functorch.config"),
     ("detect_fake_mode", "torch._guards"),
     ("OpOverload", "torch._ops"),
     ("unset_fake_temporarily", "torch._subclasses.fake_tensor"),
@@ -38,10 +52,15 @@ NEEDED: tuple[Interface, ...] = (
     ("_get_current_graph_task_keep_graph", "torch._C._autograd"),
     ("_profiler_enabled", "torch._C._autograd"),
     ("_cdata", "torch.UntypedStorage"),
+    ("_is_view", "torch.Tensor"),
     ("_backward_hooks", "torch.nn.Module"),
     ("_backward_pre_hooks", "torch.nn.Module"),
     ("_opname", "torch.ops.aten.clone.default"),
     ("_schema", "torch.ops.aten.clone.default"),
+    ("queue_callback", "torch.autograd.Variable._execution_engine"),
+    ("DispatchKey", "torch._C"),
+    ("py_kernels", "torch.ops.aten.dropout.default"),
+    ("_dispatch_cache", "torch.ops.aten.dropout.default"),
     ("_native_batch_norm_legit_functional", "torch.ops.aten"),
     ("_native_batch_norm_legit", "torch.ops.aten"),
 )
@@ -52,6 +71,9 @@ NEEDED_FOR_INDUCTOR: tuple[Interface, ...] = (
     ("run_and_save_rng_state", "torch._prims.rng_prims"),
     ("run_with_rng_state", "torch._prims.rng_prims"),
     ("has_triton", "torch.utils._triton"),
+)
+NEEDED_FOR_RANKS: tuple[Interface, ...] = (
+    ("_get_default_store", "torch.distributed.distributed_c10d"),
 )
 
 
@@ -94,8 +116,13 @@ require(NEEDED)
 from torch._dynamo import config as dynamo_config  # noqa: E402 (what is lacking is said first)
 from torch._dynamo import reset as reset_dynamo  # noqa: E402
 from torch._dynamo.backends.common import aot_autograd  # noqa: E402
-from torch._dynamo.exc import BackendCompilerFailed  # noqa: E402
+from torch._dynamo.exc import BackendCompilerFailed, TorchRuntimeError, Unsupported, UserError  # noqa: E402
 from torch._dynamo.utils import counters  # noqa: E402
+from torch._dynamo import symbolic_convert  # noqa: E402
+from torch._dynamo.guards import install_guard  # noqa: E402
+from torch._dynamo.variables import TensorVariable  # noqa: E402
+from torch._dynamo.variables.base import VariableTracker  # noqa: E402
+from torch._dynamo.variables.torch import TorchInGraphFunctionVariable  # noqa: E402
 from torch._functorch import config as functorch_config  # noqa: E402
 from torch._guards import detect_fake_mode  # noqa: E402
 from torch._ops import OpOverload  # noqa: E402
@@ -113,9 +140,41 @@ BATCH_NORM_AGAIN: Any = torch.ops.aten._native_batch_norm_legit.no_stats
 """The same without running statistics."""
 
 
+def has_captured_nothing(error: Exception) -> bool:
+    """Whether a call that was to be one graph was left to eager."""
+    return "found no compiled frames" in str(error)
+
+
 def graph_breaks() -> dict[str, int]:
     """Why graphs have ended so far, and how often for each reason."""
     return dict(counters["graph_break"])
+
+
+def ends_with_return(graph: torch.fx.GraphModule, function: str) -> bool:
+    """Whether a graph that Dynamo has captured ends where a function of that name, or what is left
+    of it behind a graph break, returns.
+    """
+    reason = getattr(graph, "compile_subgraph_reason", None)
+    if reason is None or reason.graph_break or not reason.user_stack:
+        return False
+    name = reason.user_stack[-1].name
+    return bool(name == function or name.startswith(f"torch_dynamo_resume_in_{function}_at_"))
+
+
+def is_whole(graph: torch.fx.GraphModule, function: str) -> bool:
+    """Whether a graph that Dynamo has captured is all of the function of that name."""
+    reason = getattr(graph, "compile_subgraph_reason", None)
+    return (
+        reason is not None
+        and not reason.graph_break
+        and bool(reason.user_stack)
+        and reason.user_stack[-1].name == function
+    )
+
+
+def fake_of(node: torch.fx.Node) -> Any:
+    """What stands for a value of a graph that Dynamo has captured: a tensor without contents."""
+    return node.meta.get("example_value")
 
 
 def storage_key(storage: torch.UntypedStorage) -> int:
@@ -144,10 +203,26 @@ def schema_of(target: OpOverload) -> Any:
     return target._schema
 
 
+@contextmanager
+def without_fakes_log() -> Iterator[None]:
+    """What an operation says to tensors without contents is not logged: it is raised, too."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
+
+
 def mark_boxed(call: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
     """Tells AOTAutograd that a function takes one list, and empties it."""
     call._boxed_call = True  # type: ignore[attr-defined]
     return call
+
+
+def is_view(tensor: torch.Tensor) -> bool:
+    """Whether autograd knows a tensor as a view of another."""
+    return bool(tensor._is_view())
 
 
 def keeps_graph() -> bool:
@@ -165,8 +240,188 @@ def has_backward_hook(module: torch.nn.Module) -> bool:
     return bool(module._backward_hooks or module._backward_pre_hooks)
 
 
+def when_backward_ends(call: Callable[[], None]) -> None:
+    """Has a function called when the backward that runs now is over."""
+    torch.autograd.Variable._execution_engine.queue_callback(call)
+
+
+def default_store() -> Any:
+    """Where the ranks of the default group met: what one sets, the others can wait for and get."""
+    require(NEEDED_FOR_RANKS)
+    return _find("torch.distributed.distributed_c10d")._get_default_store()
+
+
+TRACED_APART = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
+"""Under these keys PyTorch registers in Python how operations fall apart while they are traced."""
+TRACED_ONLY = ("batch_norm", "one_hot", "tensor_split")
+"""In the names of operations that keep their traced form, which computes the same: eager's updates
+arguments that its schema does not name, or looks at values that are not there while it is traced.
+"""
+
+
+@contextmanager
+def eager_dispatch() -> Iterator[None]:
+    """While a step is traced in this scope, its operations fall apart as they do in eager.
+
+    Tracing has forms of its own for some operations (dropout, interpolation, recurrent layers, …),
+    which round differently. They are put away, so that PyTorch finds eager's.
+    """
+    put_away: list[tuple[Any, Any, Any]] = []
+    for operation in _operations():
+        for key in TRACED_APART:
+            if key in operation.py_kernels and not _is_traced_only(operation):
+                put_away.append((operation, key, operation.py_kernels.pop(key)))
+                operation._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for operation, key, kernel in put_away:
+            operation.py_kernels[key] = kernel
+            operation._dispatch_cache.clear()
+
+
+def _is_traced_only(operation: Any) -> bool:
+    return any(part in operation._opname for part in TRACED_ONLY)
+
+
+def _operations() -> Iterator[Any]:
+    """Every operation of PyTorch's that has been looked at, in a fixed order."""
+    for name in sorted(torch.ops.aten):
+        packet = getattr(torch.ops.aten, name)
+        for overload in packet.overloads():
+            yield getattr(packet, overload)
+
+
 def inductor() -> types.SimpleNamespace:
     """What `inductor=True` needs, by name. It is loaded at the first call: that takes seconds."""
     require(NEEDED_FOR_INDUCTOR)
     found = {what: getattr(_find(where), what) for what, where in NEEDED_FOR_INDUCTOR}
     return types.SimpleNamespace(**found)
+
+
+# Dynamo turns a model's Python into graphs. What it answers to known functions is in a table, and
+# so is what each bytecode does.
+
+OWN = "torch"
+"""The package whose own code must know that it is traced."""
+QUESTIONS: tuple[Any, ...] = (
+    torch.compiler.is_compiling,
+    torch.compiler.is_dynamo_compiling,
+    torch._utils.is_compiling,
+)
+JUMPS = tuple(number for name, number in dis.opmap.items() if "JUMP" in name and "_IF_" in name)
+"""The bytecodes that branch."""
+
+Decide = Callable[[Any, Any], Any]
+Place = tuple[tuple[str, int | None], ...]
+"""The lines of a model's Python that are being run, from the inside out."""
+
+
+def _place(translator: Any) -> Place:
+    found = []
+    while translator is not None:
+        found.append((translator.f_code.co_filename, translator.lineno))
+        translator = translator.parent
+    return tuple(found)
+
+
+@contextmanager
+def answer_to_libraries(answer_at: Callable[[Place], bool]) -> Iterator[None]:
+    """What Dynamo lets code outside of PyTorch know when it asks whether it is compiled, by the
+    place where it asks.
+    """
+    handlers = TorchInGraphFunctionVariable._get_handlers()
+    known = {question: handlers[question] for question in QUESTIONS if question in handlers}
+
+    def answering(original: Callable[..., Any]) -> Callable[..., Any]:
+        def answer(variable: Any, translator: Any, *args: Any, **kwargs: Any) -> Any:
+            asker = str(translator.f_globals.get("__name__", ""))
+            if asker.partition(".")[0] == OWN:
+                return original(variable, translator, *args, **kwargs)
+            return VariableTracker.build(translator, answer_at(_place(translator)))
+
+        return answer
+
+    handlers.update({question: answering(original) for question, original in known.items()})
+    try:
+        yield
+    finally:
+        handlers.update(known)
+
+
+@contextmanager
+def decide_branches(decide: Decide) -> Iterator[None]:
+    """Asks `decide` for the value to branch on wherever it is a tensor."""
+    tables = [kind.dispatch_table for kind in _kinds(symbolic_convert.InstructionTranslatorBase)]
+    before = [{number: table[number] for number in JUMPS} for table in tables]
+
+    def deciding(original: Callable[..., Any]) -> Callable[..., Any]:
+        def jump(translator: Any, instruction: Any) -> Any:
+            if translator.stack and isinstance(translator.stack[-1], TensorVariable):
+                translator.stack[-1] = decide(translator, translator.stack[-1])
+            return original(translator, instruction)
+
+        return jump
+
+    for table, originals in zip(tables, before, strict=True):
+        for number, original in originals.items():
+            table[number] = deciding(original)
+    try:
+        yield
+    finally:
+        for table, originals in zip(tables, before, strict=True):
+            for number, original in originals.items():
+                table[number] = original
+
+
+@torch.compiler.substitute_in_graph(
+    torch.xpu.is_current_stream_capturing, skip_signature_check=True
+)
+def _captures_no_stream() -> bool:
+    """Libraries ask this beside the other questions, and Dynamo does not know the answer."""
+    return False
+
+
+def _kinds(kind: Any) -> list[Any]:
+    """A class and all that are made from it."""
+    return [kind, *(more for below in kind.__subclasses__() for more in _kinds(below))]
+
+
+def branch_value(variable: Any) -> fx.Node | None:
+    """The node of a truth value among Dynamo's variables."""
+    node = variable.proxy.node
+    example = node.meta.get("example_value")
+    is_truth = isinstance(example, torch.Tensor) and example.numel() == 1
+    return node if is_truth and not example.requires_grad else None
+
+
+@dataclass
+class GuardedInput:
+    """An input of the call that is captured."""
+
+    tensor: torch.Tensor
+    source: Any
+
+    def guard(self, holds: Callable[[torch.Tensor], bool]) -> None:
+        """The graph serves only calls for whose input this holds."""
+
+        def create(builder: Any, guard: Any) -> None:
+            manager = builder.get_guard_manager(guard)
+            manager.add_lambda_guard(holds, ["a branch goes the same way"], guard.user_stack)
+
+        install_guard(self.source.make_guard(create))
+
+
+def guard_value(placeholder: fx.Node) -> GuardedInput | None:
+    """The tensor that an input is in this call; None if there is no telling."""
+    argument = placeholder.meta.get("grapharg")
+    source = getattr(argument, "source", None)
+    tensor = getattr(argument, "example", None)
+    if source is None or not isinstance(tensor, torch.Tensor):
+        return None
+    return GuardedInput(tensor, source)
+
+
+def constant_in_dynamo(translator: Any, value: bool) -> Any:
+    """A constant among Dynamo's variables."""
+    return VariableTracker.build(translator, value)

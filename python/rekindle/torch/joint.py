@@ -33,6 +33,8 @@ from rekindle.torch.interfaces import (
     storage_key,
 )
 
+from rekindle.torch.masks import shrink_masks
+
 
 @dataclass(frozen=True, order=True)
 class Storage:
@@ -49,6 +51,7 @@ class Joint:
         self, module: fx.GraphModule, num_forward_outputs: int, static_inputs: Sequence[int]
     ) -> None:
         _refuse_sizes_that_are_not_known(module.graph)
+        shrink_masks(module.graph)
         self.module = module
         self.graph = module.graph
         self._storages: dict[int, Storage] = {}

@@ -25,7 +25,7 @@ import torch
 from torch import fx
 
 from rekindle._native import Graph, Node
-from rekindle.torch.effects import Effect, effect_of, unread
+from rekindle.torch.effects import Effect, effect_of, passed_on, unread
 from rekindle.torch.joint import Joint, Storage, tensors_of
 
 BOUNDARY = "loss"
@@ -151,6 +151,7 @@ class _Lowering:
             if node in forward:
                 self.add_node(node, "forward", "activation")
         self.keep_outputs()
+        self.keep_passed_on()
         boundary = self.add_boundary()
         for node in self.joint.computing():
             if node not in forward:
@@ -219,8 +220,20 @@ class _Lowering:
         """What the forward hands out is in others' hands: it cannot be dropped and made again."""
         for value in kept_outputs(self.joint):
             for storage in self.joint.held(value):
-                if self.storages[storage.index][1] == "activation":
-                    self.storages[storage.index] = storage.bytes, "constant"
+                self.keep(storage)
+
+    def keep_passed_on(self) -> None:
+        """Running statistics that a layer used twice hands on to its second use stay: that use
+        reads them when it runs first, and not when it runs again, which a graph cannot say.
+        """
+        for node in self.joint.computing():
+            for value in passed_on(node):
+                for storage in self.joint.held(value):
+                    self.keep(storage)
+
+    def keep(self, storage: Storage) -> None:
+        if self.storages[storage.index][1] == "activation":
+            self.storages[storage.index] = storage.bytes, "constant"
 
     def add_boundary(self) -> int:
         outputs = [value for value in self.joint.forward_outputs if isinstance(value, fx.Node)]

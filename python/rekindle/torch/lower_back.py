@@ -59,8 +59,15 @@ class Modules:
 
     @property
     def peak(self) -> int:
-        """The highest sum of live bytes."""
+        """The most bytes that the allocator hands out: live storages, and the scratch of the
+        operation that runs.
+        """
         return self.as_run.peak
+
+    @property
+    def peak_of_storages(self) -> int:
+        """The highest sum of live storages alone."""
+        return self.as_run.with_workspaces([0] * len(self.as_run)).peak
 
 
 def check_modules(
@@ -114,6 +121,8 @@ class _Run:
     reads: list[int] = field(default_factory=list)
     writes: list[int] = field(default_factory=list)
     updates: list[int] = field(default_factory=list)
+    passed_on: list[int] = field(default_factory=list)
+    """What it reads in this run and the plan's graph does not say: these stay in a plan."""
     state_read: int | None = None
     state_written: int | None = None
 
@@ -257,6 +266,7 @@ class _LowerBack:
             self.nodes[number].op if is_same or target is again else str(target),
             self.lying_under(_nodes_in((read, node.kwargs))),
             list(made.values()),
+            passed_on=self.lying_under([args[position] for position in ignored]),
         )
         if effect is not effects.Effect.PURE:
             self.take_order(run, node, original, state)
@@ -316,6 +326,8 @@ class _LowerBack:
             if as_run and run.origin == self.lowered.boundary:
                 writes = []
             reads = [*run.reads, *self.state_copies(run.state_read, as_run)]
+            if as_run:
+                reads += [copy for copy in run.passed_on if copy not in reads]
             made = [*writes, *self.state_copies(run.state_written, as_run)]
             node = _native.Node(
                 run.name,
@@ -326,7 +338,7 @@ class _LowerBack:
                 updates=run.updates,
                 effect=about.effect,
                 time=about.time,
-                workspace=0 if as_run else about.workspace,
+                workspace=self.scratch(run.origin) if as_run else about.workspace,
             )
             nodes.append(node)
             if len(writes) < len(run.writes):
@@ -344,6 +356,12 @@ class _LowerBack:
             targets=[] if as_run else [first[at] for at in once if at in first],
         )
 
+    def scratch(self, number: int) -> int:
+        """What a node takes and gives back inside. The moment between the modules takes nothing:
+        what a graph says of it is room that is kept for other graphs.
+        """
+        return 0 if number == self.lowered.boundary else self.nodes[number].workspace
+
     def state_copies(self, state: int | None, as_run: bool) -> list[int]:
         """The storage of a generator's state. It stands behind all others."""
         return [len(self.storage_origins) + state] if as_run and state is not None else []
@@ -351,9 +369,12 @@ class _LowerBack:
     def sizes_and_roles(self, as_run: bool) -> list[tuple[int, str]]:
         """A later copy of what stays for good must go: the first one is still there."""
         found, seen = [], set()
+        there = set(self.inputs.values())
         for copy, storage in enumerate(self.storage_origins):
             size, role = self.storages[storage]
             is_again = storage in seen and role not in ("activation", "gradient")
+            # What a plan must not drop dies like all else when it has been read.
+            is_again |= as_run and role == "constant" and copy not in there
             seen.add(storage)
             size = self.size(copy) if as_run else size
             found.append((size, "other" if is_again else role))

@@ -18,17 +18,13 @@ measured then.
 
 from __future__ import annotations
 
-import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import Any
-from unittest import mock
 
 import torch
-from torch.autograd import profiler
 
+from rekindle.torch.allocator import Allocations, allocations
 from rekindle.torch.execute import Boxed
 from rekindle.torch.interfaces import (
     TorchDispatchMode,
@@ -39,13 +35,6 @@ from rekindle.torch.interfaces import (
     storage_sizes,
 )
 from rekindle.torch.planning import PlannedGraph
-
-MEMORY_EVENT = "[memory]"
-"""What the profiler calls an event of the allocator."""
-SILENT = "99"
-"""A level above that of every message; some builds of the profiler's library report each start on
-standard error.
-"""
 
 
 class measure_peak(TorchDispatchMode):  # noqa: N801 (a context, named like one)
@@ -94,30 +83,6 @@ class measure_peak(TorchDispatchMode):  # noqa: N801 (a context, named like one)
             if isinstance(leaf, torch.Tensor):
                 self._enter(leaf)
         return result
-
-
-@dataclass
-class Allocations:
-    """Bytes taken and not given back, since the counting began."""
-
-    peak: int = 0
-    now: int = 0
-
-
-@contextmanager
-def allocations() -> Iterator[Allocations]:
-    """Counts what the allocator hands out in its scope; known when it ends."""
-    counted = Allocations()
-    with (
-        mock.patch.dict(os.environ, KINETO_LOG_LEVEL=SILENT),
-        profiler.profile(profile_memory=True) as profile,
-    ):
-        yield counted
-    assert profile.kineto_results is not None
-    events = [event for event in profile.kineto_results.events() if event.name() == MEMORY_EVENT]
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        counted.now += event.nbytes()
-        counted.peak = max(counted.peak, counted.now)
 
 
 class Meter:

@@ -7,6 +7,8 @@ that fails them is made anew.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib.metadata
 import time
 import warnings
@@ -17,8 +19,8 @@ import torch
 from torch import fx
 
 from rekindle import _native, cache
-from rekindle.errors import InvalidInput, RekindleError
-from rekindle.planner import plan_with
+from rekindle.errors import InfeasibleBudget, InvalidInput, RekindleError
+from rekindle.planner import ProgressLine, plan_with
 from rekindle.settings import Budget, Settings, TimeSource
 from rekindle.torch.inject import inject
 from rekindle.torch.joint import Joint
@@ -37,12 +39,15 @@ class TimedPlan:
     from_disk: bool = False
     guessed: list[str] = field(default_factory=list)
     """Operations whose times are the cost model's although measuring was asked for."""
+    is_first: bool = False
+    """Whether the planner, given its time, may find a better one."""
 
-    def __getstate__(self) -> tuple[str, str, bool, list[str]]:
-        return self.graph.to_json(), self.plan.to_json(), self.from_disk, self.guessed
+    def __getstate__(self) -> tuple[str, str, bool, list[str], bool]:
+        texts = self.graph.to_json(), self.plan.to_json()
+        return *texts, self.from_disk, self.guessed, self.is_first
 
-    def __setstate__(self, state: tuple[str, str, bool, list[str]]) -> None:
-        graph, plan, self.from_disk, self.guessed = state
+    def __setstate__(self, state: tuple[str, str, bool, list[str], bool]) -> None:
+        graph, plan, self.from_disk, self.guessed, self.is_first = state
         self.graph, self.plan = _native.Graph.from_json(graph), _native.Plan.from_json(plan)
 
 
@@ -54,8 +59,6 @@ class PlannedGraph:
     lowered: Lowered
     decided: TimedPlan
     modules: Modules
-    plain: Modules
-    """Those of the step without a plan: every node once, in the graph's own order."""
     seconds: float
     """Spent on timing and planning."""
     measured_peak: int | None = None
@@ -77,6 +80,13 @@ class PlannedGraph:
     def peak(self) -> int:
         """The predicted peak of the step, in bytes."""
         return self.modules.peak
+
+    @functools.cached_property
+    def plain(self) -> Modules:
+        """The modules of the step without a plan: every node once, in the graph's own order. They
+        are built for those who ask.
+        """
+        return build(self.joint, self.lowered, self.graph, _plain(self.graph))
 
 
 def plan(
@@ -134,33 +144,43 @@ def _check_joint_graph(module: object, num_forward_outputs: int) -> None:
 
 Decide = Callable[[_native.Graph, int], TimedPlan]
 """A timed graph and its node between the passes → the graph as it was planned, and its plan."""
+Cost = Callable[[], tuple[_native.Graph, list[str]]]
+"""Gives a graph with the time and the scratch of every node, and the operations whose times had to
+be the cost model's.
+"""
 
 
 def plan_joint(
     joint: Joint,
     settings: Settings,
-    held: dict[str, int] | None = None,
-    name: str = "step",
+    lowered: Lowered | None = None,
     *,
     decide: Decide | None = None,
     given: TimedPlan | None = None,
+    cost: Cost | None = None,
+    start: _native.Plan | None = None,
+    is_urgent: bool = False,
 ) -> PlannedGraph:
-    """Plans a step and builds its modules. `held` names bytes that others keep in memory for the
-    whole step.
+    """Plans a step and builds its modules. Where it is `lowered` already, that graph is planned.
 
-    `decide` takes the place of the planner's call; a plan that is `given` is used as it is.
+    `decide` takes the place of the planner's call; a plan that is `given` is used as it is. `cost`
+    takes the place of the clock, and `start` is the plan of a graph with the same nodes. If it
+    `is_urgent`, a plan that is found at once is taken where the search would take long; it says
+    so, and `better_plan` finds the other.
     """
     begin = time.perf_counter()
-    lowered = lower(joint, name, held)
+    lowered = lowered or lower(joint)
+    find = cost or (lambda: timed(joint, lowered, settings))
     decided = given or agree(
-        lowered.graph.digest, lambda: _decide(joint, lowered, settings, decide)
+        lowered.graph.digest,
+        lambda: (
+            _decide(joint, lowered, settings, find, start, is_urgent)
+            if decide is None
+            else _decided_by(decide, lowered, find)
+        ),
     )
     modules = build(joint, lowered, decided.graph, decided.plan)
-    seconds = time.perf_counter() - begin
-    plain = _native.plan(decided.graph, decided.graph.peak)
-    return PlannedGraph(
-        joint, lowered, decided, modules, build(joint, lowered, decided.graph, plain), seconds
-    )
+    return PlannedGraph(joint, lowered, decided, modules, time.perf_counter() - begin)
 
 
 def build(joint: Joint, lowered: Lowered, graph: _native.Graph, plan: _native.Plan) -> Modules:
@@ -174,21 +194,88 @@ def build(joint: Joint, lowered: Lowered, graph: _native.Graph, plan: _native.Pl
     return modules
 
 
-def _decide(joint: Joint, lowered: Lowered, settings: Settings, decide: Decide | None) -> TimedPlan:
+def _decided_by(decide: Decide, lowered: Lowered, cost: Cost) -> TimedPlan:
+    graph, guessed = cost()
+    decided = decide(graph, lowered.boundary)
+    decided.guessed = guessed
+    return decided
+
+
+def _decide(
+    joint: Joint,
+    lowered: Lowered,
+    settings: Settings,
+    cost: Cost,
+    start: _native.Plan | None,
+    is_urgent: bool,
+) -> TimedPlan:
     """The plan of an earlier run, or a new one."""
-    if decide is not None:
-        graph, guessed = timed(joint, lowered, settings)
-        decided = decide(graph, lowered.boundary)
-        decided.guessed = guessed
-        return decided
-    key = cache.key_of(lowered.graph.digest, _about(joint, lowered, settings))
-    stored = _from_disk(key, lowered, settings)
+    stored = _from_disk(_key(joint, lowered, settings), lowered, settings)
     if stored is not None:
         return stored
-    graph, guessed = timed(joint, lowered, settings)
-    plan = plan_with(settings, graph, settings.bytes_for(graph.peak))
-    cache.store(key, graph.to_json(), plan.to_json())
+    graph, guessed = cost()
+    if is_urgent and is_long(settings, graph):
+        first = _first_plan(settings, graph, start)
+        if first is not None:
+            return TimedPlan(graph, first, guessed=guessed, is_first=True)
+    plan = _search(joint, lowered, settings, graph)
     return TimedPlan(graph, plan, guessed=guessed)
+
+
+def _search(
+    joint: Joint,
+    lowered: Lowered,
+    settings: Settings,
+    graph: _native.Graph,
+    progress: ProgressLine | None = None,
+) -> _native.Plan:
+    """The planner's own plan of a timed graph, kept for the next run."""
+    plan = plan_with(settings, graph, settings.bytes_for(graph.peak), progress)
+    cache.store(_key(joint, lowered, settings), graph.to_json(), plan.to_json())
+    return plan
+
+
+def better_than(
+    planned: PlannedGraph, settings: Settings, progress: ProgressLine
+) -> TimedPlan | None:
+    """What the planner finds for a graph that has a first plan; None if that is as good."""
+    first = planned.decided
+    found = _search(planned.joint, planned.lowered, settings, first.graph, progress)
+    if found.time >= first.plan.time:
+        return None
+    return TimedPlan(first.graph, found, guessed=first.guessed)
+
+
+LONG_SEARCH = 4_000_000
+"""Work of a search (storages touched) that is not waited for: it takes about half a second."""
+SEARCH_WORK, SEARCH_WORK_PER_NODE = 400_000, 4_000
+"""The planner's work at effort 0 and the most for each node; each level doubles it."""
+DEFAULT_EFFORT = 5
+
+
+def is_long(settings: Settings, graph: _native.Graph) -> bool:
+    """Whether planning takes so long that training begins with another plan."""
+    effort = DEFAULT_EFFORT if settings.effort is None else settings.effort
+    work = min(SEARCH_WORK, SEARCH_WORK_PER_NODE * len(graph)) << effort
+    is_tight = settings.bytes_for(graph.peak) < graph.peak
+    return is_tight and settings.strategy == "search" and work > LONG_SEARCH
+
+
+def _first_plan(
+    settings: Settings, graph: _native.Graph, start: _native.Plan | None
+) -> _native.Plan | None:
+    """A plan that is found at once: the planner's first, or that of a graph with the same nodes."""
+    budget, found = settings.bytes_for(graph.peak), []
+    with contextlib.suppress(InfeasibleBudget):
+        found.append(plan_with(settings.with_effort(0), graph, budget))
+    if start is not None:
+        with contextlib.suppress(InvalidInput):
+            found.append(start.carried_over(graph, budget))
+    return min(found, key=lambda plan: plan.time, default=None)
+
+
+def _plain(graph: _native.Graph) -> _native.Plan:
+    return _native.plan(graph, graph.peak)
 
 
 def timed(joint: Joint, lowered: Lowered, settings: Settings) -> tuple[_native.Graph, list[str]]:
@@ -198,7 +285,13 @@ def timed(joint: Joint, lowered: Lowered, settings: Settings) -> tuple[_native.G
     timing = time_nodes(joint, settings.profile)
     known = timing.microseconds
     times = [known.get(node, 0.0) if node is not None else 0.0 for node in lowered.nodes]
-    return lowered.graph.with_times(times), timing.guessed
+    scratch = [timing.scratch.get(node, 0) if node is not None else 0 for node in lowered.nodes]
+    return lowered.graph.with_times(times).with_workspaces(scratch), timing.guessed
+
+
+def _key(joint: Joint, lowered: Lowered, settings: Settings) -> str:
+    """Under which the plan is kept on disk."""
+    return cache.key_of(lowered.graph.digest, _about(joint, lowered, settings))
 
 
 def _about(joint: Joint, lowered: Lowered, settings: Settings) -> dict[str, object]:
@@ -244,7 +337,8 @@ def _from_disk(key: str, lowered: Lowered, settings: Settings) -> TimedPlan | No
 
 def _refuse_another(stored: TimedPlan, lowered: Lowered, settings: Settings) -> None:
     """A stored plan must be one for this graph, times aside, and this budget; and it must hold."""
-    if stored.graph.digest != lowered.graph.digest:
+    without_scratch = stored.graph.with_workspaces([0] * len(stored.graph))
+    if without_scratch.digest != lowered.graph.digest:
         raise InvalidInput("it is of another graph")
     wanted = settings.bytes_for(stored.graph.peak)
     if stored.plan.budget != wanted:

@@ -45,14 +45,31 @@ def _set_state(device: torch.device, state: torch.Tensor) -> None:
         torch.set_rng_state(state)
 
 
+class GeneratorStates:
+    """The states of all generators, as they are when it is made."""
+
+    def __init__(self) -> None:
+        self.host = torch.get_rng_state()
+        self.devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+
+    def put_back(self) -> None:
+        """Sets all generators to these states."""
+        torch.set_rng_state(self.host)
+        if self.devices:
+            torch.cuda.set_rng_state_all(self.devices)
+
+    def are_unchanged(self) -> bool:
+        """Whether nothing has been drawn since."""
+        now = GeneratorStates()
+        pairs = zip([self.host, *self.devices], [now.host, *now.devices], strict=True)
+        return all(torch.equal(before, after) for before, after in pairs)
+
+
 class same_draws:  # noqa: N801 (a context, named like one)
     """Leaves all generators as it found them."""
 
     def __enter__(self) -> None:
-        self.host = torch.get_rng_state()
-        self.devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        self.states = GeneratorStates()
 
     def __exit__(self, *_: object) -> None:
-        torch.set_rng_state(self.host)
-        if self.devices:
-            torch.cuda.set_rng_state_all(self.devices)
+        self.states.put_back()

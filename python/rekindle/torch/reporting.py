@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rekindle._native import Decision
@@ -96,11 +96,21 @@ class Report:
     """All graphs that a model has been planned for."""
 
     graphs: list[GraphReport]
+    told_compiled: list[str] = field(default_factory=list)
+    """Lines of the model's Python that ask whether they are compiled, and that the capture has to
+    tell so: there the model may compute something else than in eager.
+    """
 
     def __str__(self) -> str:
         if not self.graphs:
             return "nothing planned yet: a plan is made at the first call that needs gradients"
-        return "\n".join(str(graph) for graph in self.graphs)
+        lines = [str(graph) for graph in self.graphs]
+        if self.told_compiled:
+            lines.append(
+                "the model is told that it is compiled, and may compute something else than in "
+                "eager (check=True says whether it does): " + ", ".join(self.told_compiled)
+            )
+        return "\n".join(lines)
 
 
 def report(model: Any) -> Report:
@@ -120,7 +130,8 @@ def report(model: Any) -> Report:
         [
             replace(graph, name=f"{part}, {graph.name}") if len(sessions) > 1 else graph
             for part, graph in graphs
-        ]
+        ],
+        sorted({place for session in sessions.values() for place in session.told_compiled}),
     )
 
 

@@ -10,14 +10,18 @@ next step they are planned together (`several_graphs`), and the model is compile
 plans. Where nobody tells when a step begins (`rekindle.backend`), a second graph in a step is
 refused when it is to run.
 
+A budget that is a share is one of the largest step so far, in bytes: a smaller step, such as that
+of the last batch, may use as many.
+
 Gradients that are there when a step begins count as held: a step that finds some has a plan of its
 own.
 """
 
 from __future__ import annotations
 
+import itertools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
@@ -25,33 +29,34 @@ from typing import Any
 import torch
 from torch import fx
 
-from rekindle.errors import (
-    LiveGradients,
-    OverBudget,
-    RekindleError,
-    RetainedGraph,
-    SplitStep,
-    TooManyShapes,
-)
+from rekindle.errors import LiveGradients, OverBudget, RekindleError, SplitStep
 from rekindle.settings import Settings
-from rekindle.torch.bit_check import BitCheck
+from rekindle.torch.autocast import BackwardAutocast
+from rekindle.torch.better_plan import BetterPlan
+from rekindle.torch.capture import traced_as_eager
 from rekindle.torch.execute import Boxed, boxed
+from rekindle.torch.halves import Halves, leave_room
 from rekindle.torch.held import Outstanding, gradient_bytes, state_bytes, unread
-from rekindle.torch.interfaces import aot_autograd, graph_breaks, keeps_graph, mark_boxed
+from rekindle.torch.interfaces import (
+    aot_autograd,
+    ends_with_return,
+    graph_breaks,
+    is_whole,
+    mark_boxed,
+)
 from rekindle.torch.joint import Joint
-from rekindle.torch.lower import lower
-from rekindle.torch.measure import Meter
-from rekindle.torch.planning import Decide, PlannedGraph, TimedPlan, plan_joint
+from rekindle.torch.lower import Lowered, lower
+from rekindle.torch.neighbours import is_larger, nearest, with_costs_of
+from rekindle.torch.outputs import cut_off, refusing
+from rekindle.torch.planning import Decide, PlannedGraph, TimedPlan, better_than, plan_joint
 from rekindle.torch.ranks import agree
 from rekindle.torch.several_graphs import GraphsOfStep, Others, Part, first_pass
 
 Compiler = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
-NUMBER = "rekindle_plan"
-"""Under this key a module's `meta` tells which graph it is a half of."""
-MOST_PLANS = 64
-"""Graphs that a session plans. A model whose inputs have a new shape in every step would do nothing
-else.
-"""
+CAPTURE = "rekindle_capture"
+"""Under this key a module's `meta` tells of which captured graph it is a half."""
+STEP = "planned_step"
+"""The function that a call of a module begins with."""
 
 
 class State(Enum):
@@ -117,6 +122,7 @@ class Session:
         left_by_optimizer: int = 0,
         check: bool = False,
         inductor: bool = False,
+        wait: bool = False,
     ) -> None:
         self.settings = settings
         self.optimizer = optimizer
@@ -126,25 +132,44 @@ class Session:
         """
         self.check = check
         self.inductor = inductor
+        self.wait = wait
+        """Whether a step waits for the best plan that the planner finds."""
         self.state = State.BACKEND
         self.failure: RekindleError | None = None
         """Why the state is FAILED."""
         self.call = Call()
-        self.planned: list[PlannedGraph] = []
-        """One for each graph and shape, in the order of their first calls."""
+        self.autocast = BackwardAutocast()
+        self.told_compiled: set[str] = set()
+        """Where the model's Python is told that it is compiled."""
+        self.largest_budget = 0
+        """The bytes that the largest step so far may use."""
         self.resident: Callable[[], tuple[int, int]] = lambda: (0, 0)
         """The bytes of all parameters and buffers of the model, and of the gradients that a step
         makes.
         """
         self.outstanding = Outstanding()
-        self._watches: dict[int, BitCheck | Meter] = {}
-        """What wraps the two modules of a graph; its backward has not been compiled yet."""
-        self._numbers: dict[tuple[int, bool, str], int] = {}
-        """Of each graph, with what is held beside it: gradients, and parameters if it is alone."""
+        self._capture_numbers = itertools.count()
+        self._captures: dict[int, Halves] = {}
+        """Graphs whose two modules have not both been compiled yet."""
+        self._numbers: dict[tuple[bool, str], int] = {}
+        """Of each graph, with what is held beside it."""
         self._collected: dict[int, PlannedGraph] = {}
+        self._running: dict[int, PlannedGraph] = {}
+        """Those that are not to be planned again before they run, in the order of their first
+        calls.
+        """
+        self._better: dict[int, BetterPlan] = {}
+        """Plans that are being made, for graphs that run by their first ones."""
+        self._halves: dict[int, list[Halves]] = {}
+        """The captures of these graphs."""
         self._parts: dict[int, Part] = {}
         self._decided: dict[int, TimedPlan] = {}
         """The plans that count the other graphs of their step."""
+
+    @property
+    def planned(self) -> list[PlannedGraph]:
+        """One for each graph and shape, in the order of their first calls."""
+        return list(self._running.values())
 
     def attach(self, resident: Callable[[], tuple[int, int]], *, is_split: bool) -> None:
         """The session is that of a module, which tells when a call begins and what is resident."""
@@ -161,7 +186,7 @@ class Session:
         return self.state not in (State.BACKEND, State.ONE_GRAPH)
 
     def _note_split(self) -> None:
-        """A step turns out to be several graphs, or to have one without a plan."""
+        """A step turns out to be several graphs."""
         call = self.call
         if self.state is State.ONE_GRAPH and (call.breaks or len(call.runs) > 1):
             self._go(State.COLLECTING)
@@ -171,13 +196,52 @@ class Session:
         that earlier calls still hold.
         """
         self.call = Call(gradients)
-        return sum(self.outstanding.bytes().values())
+        waiting = self.outstanding.bytes()
+        for number in [number for number in self._better if number not in waiting]:
+            self._take_better(number)
+        return sum(waiting.values())
+
+    def _take_better(self, number: int) -> None:
+        """Between two steps, a better plan takes the place of the first one if it is there."""
+        better = self._better[number]
+        better.calls += 1
+        if not better.is_due():
+            return
+        decided, halves = better.take(), self._halves.pop(number)
+        del self._better[number]
+        if decided is None:
+            return
+        known = self._collected[number]
+        planned = plan_joint(known.joint, self.settings, known.lowered, given=decided)
+        planned.seconds += known.seconds
+        if all([half.replace(planned) for half in halves]):
+            self._collected[number] = self._running[number] = planned
 
     def end(self) -> None:
         """A call of the model is over."""
         self._note_split()
         if self._undecided():
             self._warn_of_first_pass()
+
+    def forget(self, numbers: Iterable[int]) -> None:
+        """Drops what is known of some graphs, which will not run again as they are."""
+        gone = set(numbers)
+        for number in gone:
+            for known in (self._collected, self._running, self._parts, self._decided):
+                known.pop(number, None)
+            self._better.pop(number, None)
+            self._halves.pop(number, None)
+        self._numbers = {key: n for key, n in self._numbers.items() if n not in gone}
+
+    def _allowed(self, plain_peak: int) -> int:
+        """The budget in bytes, for a step whose plain peak is known. A share is one of the largest
+        step so far.
+        """
+        self.largest_budget = self._settings_now().bytes_for(plain_peak)
+        return self.largest_budget
+
+    def _settings_now(self) -> Settings:
+        return self.settings.with_at_least(self.largest_budget)
 
     def _undecided(self) -> bool:
         """Whether graphs ran in this call that wait to be planned together."""
@@ -195,7 +259,7 @@ class Session:
         self._go(State.PLANNING)
         try:
             numbers, step = self._step()
-            budget = self.settings.bytes_for(step.plain_peak)
+            budget = self._allowed(step.plain_peak)
             digests = "".join(part.graph.digest for part in step.parts)
             decided = agree(digests, lambda: step.plan(self.settings, budget))
         except RekindleError as error:
@@ -206,7 +270,7 @@ class Session:
             self._go(State.COLLECTING)
             raise
         self._decided.update(zip(numbers, decided, strict=True))
-        self.planned.clear()
+        self._running.clear()
         self._go(State.RUNNING)
         return True
 
@@ -228,7 +292,7 @@ class Session:
     def _warn_of_first_pass(self) -> None:
         """The parts are known, and so is what the pass that collected them needs."""
         numbers, step = self._step()
-        budget = self.settings.bytes_for(step.plain_peak)
+        budget = self._allowed(step.plain_peak)
         peak = step.peak([self._collected[number].plan for number in numbers])
         if peak > budget:
             warnings.warn(
@@ -236,7 +300,7 @@ class Session:
                 f"made, may need {peak} bytes, {peak - budget} more than the budget of {budget}; "
                 "from the next step on the budget holds",
                 OverBudget,
-                stacklevel=5,
+                stacklevel=3,
             )
 
     def partition(
@@ -251,35 +315,61 @@ class Session:
         """Takes a joint graph, gives the forward and the backward of its plan."""
         self._note_split()
         joint = Joint(joint_module, num_fwd_outputs, static_lifetime_input_indices or ())
-        number = self._number(joint)
+        number, lowered = self._lower(joint)
         if self.state is State.RUNNING and number not in self._decided:
             self._go(State.COLLECTING)
-        is_first_pass = self._is_split and number not in self._decided
-        planned = plan_joint(
-            joint,
-            self.settings,
-            self.held(joint),
-            f"graph {number}",
-            decide=self._first_pass(joint) if is_first_pass else None,
-            given=self._decided.get(number),
-        )
-        self._collected[number] = planned
+        planned = self._plan(number, joint, lowered)
+        self._collected[number] = self._running[number] = planned
         self.call.captured.append(number)
-        self.planned.append(planned)
+        halves = Halves(number, planned, self.autocast, check=self.check, inductor=self.inductor)
+        capture = next(self._capture_numbers)
+        self._captures[capture] = halves
+        if planned.decided.is_first:
+            self._look_for_better(halves)
         forward, backward = planned.modules.forward, planned.modules.backward
-        forward.meta[NUMBER] = backward.meta[NUMBER] = number
+        forward.meta[CAPTURE] = backward.meta[CAPTURE] = capture
         return forward, backward
 
-    def _number(self, joint: Joint) -> int:
-        key = self.call.gradients, self._is_split, lower(joint).graph.digest
-        number = self._numbers.setdefault(key, len(self._numbers))
-        if number >= MOST_PLANS:
-            raise TooManyShapes(
-                f"this model has been planned for {MOST_PLANS} graphs already, and its inputs have "
-                "another shape again; pad or group the inputs so that they have a few shapes, or "
-                "compile a model of its own for each"
+    def _look_for_better(self, halves: Halves) -> None:
+        """A graph runs by its first plan: a better one is looked for."""
+        number, planned, settings = halves.number, halves.planned, self._settings_now()
+        leave_room(planned)
+        self._halves.setdefault(number, []).append(halves)
+        if number not in self._better:
+            self._better[number] = BetterPlan(
+                planned.graph.digest, lambda progress: better_than(planned, settings, progress)
             )
-        return number
+
+    def _lower(self, joint: Joint) -> tuple[int, Lowered]:
+        """The number of a graph, and the graph to plan."""
+        next_number = max(self._numbers.values(), default=-1) + 1
+        held = self.held(joint)
+        lowered = lower(joint, f"graph {next_number}", held)
+        number = self._numbers.setdefault((self._is_split, lowered.graph.digest), next_number)
+        if number != next_number:
+            lowered = lower(joint, f"graph {number}", held)
+        return number, lowered
+
+    def _plan(self, number: int, joint: Joint, lowered: Lowered) -> PlannedGraph:
+        given = self._decided.get(number)
+        if given is not None:
+            return plan_joint(joint, self.settings, lowered, given=given)
+        if self._is_split:
+            return plan_joint(joint, self.settings, lowered, decide=self._first_pass(joint))
+        near = nearest(lowered, self._running.values())
+        is_known = near is not None and is_larger(near, lowered)
+        planned = plan_joint(
+            joint,
+            self._settings_now(),
+            lowered,
+            cost=(lambda: (with_costs_of(near, lowered), near.decided.guessed))
+            if near is not None and is_known
+            else None,
+            start=near.plan if near is not None else None,
+            is_urgent=not self.wait and not self.inductor and self.state is State.ONE_GRAPH,
+        )
+        self.largest_budget = planned.plan.budget
+        return planned
 
     def _first_pass(self, joint: Joint) -> Decide:
         """How a graph is planned while those behind it are not known: what it saves shall be
@@ -325,51 +415,57 @@ class Session:
             left_by_optimizer=self.left_by_optimizer,
             check=self.check,
             inductor=self.inductor,
+            wait=self.wait,
         )
 
     def __deepcopy__(self, _memo: Any) -> Session:
         return self.again()
 
     def __reduce__(self) -> tuple[Callable[..., Session], tuple[Any, ...]]:
-        return _restored, (self.settings, self.check, self.inductor, self.optimizer_bytes())
+        options = self.check, self.inductor, self.wait
+        return _restored, (self.settings, *options, self.optimizer_bytes())
 
     def backend(self) -> Compiler:
         """What `torch.compile` takes as its backend."""
-        compiler: Compiler = aot_autograd(
+        capture: Compiler = aot_autograd(
             fw_compiler=self._forward,
             bw_compiler=self._backward,
             inference_compiler=self._inference,
             partition_fn=self.partition,
         )
-        return compiler
+
+        def compiler(module: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+            if self.state is State.ONE_GRAPH and not is_whole(module, STEP):
+                self._go(State.COLLECTING)
+            unread = self._cut_off(module)
+            run = capture(module, inputs)
+            return refusing(run, unread) if unread else run
+
+        return compiler if self.inductor else traced_as_eager(compiler, self.autocast)
+
+    def _cut_off(self, module: fx.GraphModule) -> list[int]:
+        """Takes what nobody differentiates out of a graph that ends a call; gives the positions of
+        these outputs.
+        """
+        is_last = self.state is State.BACKEND or ends_with_return(module, STEP)
+        return cut_off(module) if is_last and self.settings.differentiated == "loss" else []
 
     def _forward(self, module: fx.GraphModule, inputs: list[Any]) -> Boxed:
-        number = module.meta[NUMBER]
-        planned = self._collected[number]
-        saved, largest = planned.modules.saved_bytes, planned.modules.largest_saved
-        run = self._executor(module, inputs, is_backward=False)
-        if self.check or self.inductor:
-            watch = BitCheck(planned) if self.check else Meter(planned, warn_over_budget)
-            self._watches[number] = watch
-            run = watch.forward(run)
+        halves = self._captures[module.meta[CAPTURE]]
+        run = halves.forward(module, inputs)
 
         def call(arguments: list[Any]) -> Any:
             if self.state is State.BACKEND:
-                self._refuse_what_is_not_counted(planned, arguments)
-            self.call.runs.append(number)
+                self._refuse_what_is_not_counted(halves.planned, arguments)
+            self.call.runs.append(halves.number)
             results = run(arguments)
-            if largest is not None:
-                self.outstanding.note(number, saved, results[largest])
+            modules = halves.planned.modules
+            if modules.largest_saved is not None:
+                saved = results[modules.largest_saved]
+                self.outstanding.note(halves.number, modules.saved_bytes, saved)
             return results
 
         return mark_boxed(call)
-
-    def _executor(self, module: fx.GraphModule, inputs: list[Any], *, is_backward: bool) -> Boxed:
-        if not self.inductor:
-            return boxed(module)
-        from rekindle.torch.inductor import compile_half
-
-        return compile_half(module, inputs, is_backward=is_backward)
 
     def _refuse_what_is_not_counted(self, planned: PlannedGraph, arguments: list[Any]) -> None:
         """Where nobody tells when a step begins, what a plan does not count is found when it is
@@ -394,16 +490,7 @@ class Session:
             )
 
     def _backward(self, module: fx.GraphModule, inputs: list[Any]) -> Boxed:
-        run = self._executor(module, inputs, is_backward=True)
-        watch = self._watches.pop(module.meta[NUMBER], None)
-        if watch is not None:
-            run = watch.backward(run)
-
-        def call(arguments: list[Any]) -> Any:
-            _refuse_retained_graph()
-            return run(arguments)
-
-        return mark_boxed(call)
+        return self._captures.pop(module.meta[CAPTURE]).backward(module, inputs)
 
     def _inference(self, module: fx.GraphModule, _inputs: list[Any]) -> Boxed:
         run = boxed(module)
@@ -415,28 +502,10 @@ class Session:
         return mark_boxed(call)
 
 
-def _restored(settings: Settings, check: bool, inductor: bool, optimizer_bytes: int) -> Session:
+def _restored(
+    settings: Settings, check: bool, inductor: bool, wait: bool, optimizer_bytes: int
+) -> Session:
     """A session that was sent to another process, or kept in a file."""
-    return Session(settings, left_by_optimizer=optimizer_bytes, check=check, inductor=inductor)
-
-
-def warn_over_budget(planned: PlannedGraph) -> None:
-    """Says so if a step that was measured needed more than it may."""
-    budget, measured = planned.plan.budget, planned.measured_peak
-    if measured is not None and measured > budget:
-        warnings.warn(
-            f"Inductor's modules needed {measured} bytes, {measured - budget} more than the budget "
-            f"of {budget}: it fuses and reorders, and its operations take scratch, which no plan "
-            "foresees; lower the budget by as much, or leave inductor=True out",
-            OverBudget,
-            stacklevel=2,
-        )
-
-
-def _refuse_retained_graph() -> None:
-    if keeps_graph():
-        raise RetainedGraph(
-            "backward(retain_graph=True) and gradients of gradients keep what the plan frees, so "
-            "the budget could not hold; add up the losses and call backward once, or compute that "
-            "part outside the planned module"
-        )
+    return Session(
+        settings, left_by_optimizer=optimizer_bytes, check=check, inductor=inductor, wait=wait
+    )

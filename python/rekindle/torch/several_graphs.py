@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 from rekindle import _native
 from rekindle.errors import InfeasibleBudget
-from rekindle.planner import plan_with
+from rekindle.planner import plan_with, untimed
 from rekindle.settings import Settings
 from rekindle.torch.planning import TimedPlan
 
@@ -46,7 +46,7 @@ def save_least(graph: _native.Graph, boundary: int) -> _native.Plan:
     """A plan that holds little between the passes: the smallest while as many bytes are in use
     there as the whole step needs.
     """
-    return _native.smallest(graph.with_workspace(boundary, graph.peak), effort=QUICK)
+    return _native.smallest(untimed(graph.with_workspace(boundary, graph.peak)), effort=QUICK)
 
 
 class Part:
@@ -90,10 +90,30 @@ class Part:
         return max(plan.timeline(self.graph))
 
     def plan(self, settings: Settings, room: int, share: float) -> TimedPlan:
-        """A plan in so many bytes that saves no more than the share."""
+        """A plan in so many bytes that saves no more than the share. There is one if it `fits`."""
+        graph = self._in(room, share)
+        try:
+            return TimedPlan(graph, plan_with(settings, graph, room))
+        except InfeasibleBudget:
+            return TimedPlan(graph, self._quick(room, share).carried_over(graph, room))
+
+    def fits(self, room: int, share: float) -> bool:
+        """Whether there is a plan in so many bytes that saves no more than the share. It does not
+        depend on times: what fits once fits in every run.
+        """
+        try:
+            self._quick(room, share)
+        except InfeasibleBudget:
+            return False
+        return True
+
+    def _quick(self, room: int, share: float) -> _native.Plan:
+        return _native.plan(untimed(self._in(room, share)), room, effort=QUICK)
+
+    def _in(self, room: int, share: float) -> _native.Graph:
+        """The graph with so much in use between its passes that it saves no more than the share."""
         scratch = max(room - self.base - self.saved(share), 0)
-        graph = self.graph.with_workspace(self.boundary, scratch)
-        return TimedPlan(graph, plan_with(settings, graph, room))
+        return self.graph.with_workspace(self.boundary, scratch)
 
     def saved(self, share: float) -> int:
         """The most that it may save, at a share of what it can."""
@@ -133,20 +153,11 @@ def first_pass(part: Part, settings: Settings, others: Others) -> TimedPlan:
         return use_least(part)
     room = max(budget - others.held(part), 0)
     quick = settings.with_effort(QUICK)
-    too_small = largest_share(lambda share: not fits(part, quick, room, share))
+    too_small = largest_share(lambda share: not part.fits(room, share))
     share = 0.0 if too_small is None else too_small + 1 / SHARES
     if share > 1.0:
         return use_least(part)
     return part.plan(quick, room, share)
-
-
-def fits(part: Part, settings: Settings, room: int, share: float) -> bool:
-    """Whether there is a plan in so many bytes that saves no more than the share."""
-    try:
-        part.plan(settings, room, share)
-    except InfeasibleBudget:
-        return False
-    return True
 
 
 def use_least(part: Part) -> TimedPlan:
@@ -205,9 +216,9 @@ class GraphsOfStep:
 
     def plan(self, settings: Settings, budget: int) -> list[TimedPlan]:
         """A plan for each part; together they need no more than `budget`."""
-        share = largest_share(lambda share: self._fits(settings, budget, share))
+        share = largest_share(lambda share: self._fits(budget, share))
         if share is None:
-            raise self._infeasible(settings, budget)
+            raise self._infeasible(budget)
         return [
             self._plan_part(number, settings, budget, share) for number in range(len(self.parts))
         ]
@@ -215,19 +226,19 @@ class GraphsOfStep:
     def _plan_part(self, number: int, settings: Settings, budget: int, share: float) -> TimedPlan:
         return self.parts[number].plan(settings, max(budget - self.held(share)[number], 0), share)
 
-    def _fits(self, settings: Settings, budget: int, share: float) -> bool:
-        quick, held = settings.with_effort(QUICK), self.held(share)
+    def _fits(self, budget: int, share: float) -> bool:
+        held = self.held(share)
         return all(
-            fits(self.parts[number], quick, max(budget - held[number], 0), share)
+            self.parts[number].fits(max(budget - held[number], 0), share)
             for number in sorted(set(self.runs))
         )
 
-    def _infeasible(self, settings: Settings, budget: int) -> InfeasibleBudget:
+    def _infeasible(self, budget: int) -> InfeasibleBudget:
         """The error, with the smallest budget for which the parts have plans, to a hundredth."""
         low, high = budget, max(self.plain_peak, budget)
         while high - low > high // 100:
             middle = (low + high) // 2
-            if self._fits(settings, middle, 0.0):
+            if self._fits(middle, 0.0):
                 high = middle
             else:
                 low = middle

@@ -12,6 +12,7 @@ use rekindle_models::Model;
 use rekindle_report::{Compared, comparison};
 
 use super::Planning;
+use super::offload::Offloading;
 use super::pair::{self, Pair};
 use super::report::Reported;
 use super::run::check_text;
@@ -26,7 +27,8 @@ use crate::progress::Meter;
 #[command(after_help = "\
 Examples:
   rekindle compare resnet152 --batch-sizes 4,8,16 --budget 50%
-  rekindle compare bert-base --batch-sizes 8,16 --budget 4GiB --charts charts")]
+  rekindle compare bert-base --batch-sizes 8,16 --budget 4GiB --charts charts
+  rekindle compare bert-base --batch-sizes 8 --budget 40% --offload /var/tmp")]
 pub(crate) struct Arguments {
     /// Batch sizes to measure; each is a row of the table
     #[arg(
@@ -65,6 +67,8 @@ pub(crate) struct Arguments {
     step: StepArguments,
     #[command(flatten)]
     planning: Planning,
+    #[command(flatten)]
+    offloading: Offloading,
 }
 
 /// What one batch size gave.
@@ -87,16 +91,20 @@ pub(crate) struct MeasuredPlan {
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     output::check_outputs(&[arguments.csv.as_ref()], &[])?;
+    arguments.offloading.check()?;
     arguments.reported.folder()?;
     if let Some(folder) = &arguments.charts {
         output::make_folder(folder)?;
     }
+    let options = arguments.step.training.fit_options(arguments.planning.options());
+    let options =
+        arguments.offloading.add(options, &Lines { shown: !arguments.json, indent: "" })?;
     if !arguments.json {
         println!("{}", table::header());
     }
     let mut rows = Vec::new();
     for &batch in &arguments.batch_sizes {
-        let row = measure(arguments, batch)?;
+        let row = measure(arguments, batch, &options)?;
         if !arguments.json {
             println!("{}", table::line(&row));
         }
@@ -134,13 +142,12 @@ fn report(model: &str, strategy: &str, rows: &[Row], reported: &Reported) -> any
 }
 
 /// One row. That a batch size does not fit is told in it: the others may.
-fn measure(arguments: &Arguments, batch: usize) -> anyhow::Result<Row> {
+fn measure(arguments: &Arguments, batch: usize, options: &FitOptions) -> anyhow::Result<Row> {
     let model = arguments.step.build(batch)?;
-    let options = arguments.step.training.fit_options(arguments.planning.options());
     let plain = rekindle::plain(&model, options.threads);
     let mut budget = arguments.budget.resolve(plain.predicted().arena);
-    let fitted = profile(arguments, &model, &plain, budget, &options).and_then(|graph| {
-        let fit = |budget| fit(arguments, &model, &graph, &plain, budget, &options);
+    let fitted = profile(arguments, &model, &plain, budget, options).and_then(|graph| {
+        let fit = |budget| fit(arguments, &model, &graph, &plain, budget, options);
         let mut fitted = fit(budget);
         // With the same times, so that the plan which has this arena is found again.
         if let Some(smallest) = fitted.as_ref().err().and_then(|e| allowed(arguments, e)) {

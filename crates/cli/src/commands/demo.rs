@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 
 use super::compare::{MeasuredPlan, Row, table};
 use super::models::millions;
+use super::offload::Offloading;
 use super::profile::measured;
 use super::run::check_text;
 use super::stages::{self, Lines, Times};
@@ -34,6 +35,7 @@ use crate::progress::Meter;
 Examples:
   rekindle demo
   rekindle demo --small --out small-report
+  rekindle demo --small --offload /var/tmp
 
 It takes about three minutes on two cores, and 2 GiB of memory.")]
 pub(crate) struct Arguments {
@@ -49,6 +51,8 @@ pub(crate) struct Arguments {
     /// Print the comparison as JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    offloading: Offloading,
 }
 
 /// What is shown.
@@ -112,13 +116,18 @@ struct Demo<'a> {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let started = Instant::now();
     let out = &arguments.out;
+    arguments.offloading.check()?;
     output::make_folder(out)?;
     let mut options = FitOptions::default();
     options.threads = arguments.threads.unwrap_or(options.threads);
     options.plan.effort = effort(EFFORT);
     options.measure = MeasureOptions { measured: PROFILED_STEPS, ..options.measure };
-    let demo = Demo { options, out, lines: Lines { shown: !arguments.json, indent: "  " } };
-    demo.title("Rekindle trains a model in the memory you have. Each model at two batch sizes:");
+    let lines = Lines { shown: !arguments.json, indent: "  " };
+    if lines.shown {
+        println!("Rekindle trains a model in the memory you have. Each model at two batch sizes:");
+    }
+    let options = arguments.offloading.add(options, &lines)?;
+    let demo = Demo { options, out, lines };
     let examples = match arguments.small {
         true => &SMALL_EXAMPLES[..],
         false => &EXAMPLES[..],
@@ -208,7 +217,9 @@ impl Demo<'_> {
         let fitted = staged.fitted;
         let stem = format!("{}_bs{batch}", example.model);
         let plan = stages::plan_of(&fitted).to_json();
-        self.write(&format!("{stem}.plan.json"), &plan)?;
+        let kind =
+            if fitted.planned.plan.schedule.has_transfers() { "moving.plan" } else { "plan" };
+        self.write(&format!("{stem}.{kind}.json"), &plan)?;
         self.compare_plans(&graph, fitted.planned.plan.budget, &stem)?;
         let pair = pair::measure(&model, &plain, &fitted, STEPS, options.seed)?;
         if let Err(error) = &pair.plain {
@@ -249,17 +260,23 @@ impl Demo<'_> {
 
     /// What other budgets would cost, and what μ-TWO would do under this one, for the report.
     fn compare_plans(&self, graph: &Graph, budget: Bytes, stem: &str) -> anyhow::Result<()> {
-        let options = |strategy| Options { strategy, effort: effort(FRONTIER_EFFORT), store: None };
         let mut meter = Meter::new(None);
-        let search = options(Strategy::SEARCH);
-        let found = rekindle_plan::frontier(graph, FRONTIER_POINTS, &search, &mut meter)?;
+        let options =
+            |strategy, store| Options { strategy, effort: effort(FRONTIER_EFFORT), store };
+        let mut found = Vec::new();
+        for store in [None].into_iter().chain(self.options.plan.store.map(Some)) {
+            let search = options(Strategy::SEARCH, store);
+            let frontier = rekindle_plan::frontier(graph, FRONTIER_POINTS, &search, &mut meter)?;
+            found.extend(frontier::points_of(graph, frontier, &search));
+        }
         self.write(&format!("{stem}.frontier.csv"), &frontier::csv(&found))?;
         // The greedy choice may not reach this budget; then there is nothing to show beside it.
-        let greedy = rekindle_plan::plan(graph, budget, &options(Strategy::MUTWO), &mut meter);
+        let greedy =
+            rekindle_plan::plan(graph, budget, &options(Strategy::MUTWO, None), &mut meter);
         if let Ok(greedy) = greedy {
             self.write(&format!("{stem}.mutwo.plan.json"), &greedy.plan.to_json())?;
         }
-        let points = found.points.len();
+        let points = found.len();
         self.lines.line(
             "frontier",
             format!("{points} plans, from the plain peak down to the smallest (for the report)"),

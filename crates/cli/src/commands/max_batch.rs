@@ -1,14 +1,17 @@
 //! `rekindle max-batch`: the largest batch that trains in a budget, plain and planned.
 
 use rekindle::{BatchWatch, LARGEST, MaxBatch, MaxBatchOptions, Preparing, Refusal, max_batch};
-use rekindle_graph::{Budget, Bytes, Micros, parse_budget, parse_share};
+use rekindle_analysis::Transfers;
+use rekindle_graph::{Budget, Bytes, Micros, parse_budget, parse_share, typed_bytes};
 use serde_json::{Value, json};
 
 use super::Planning;
+use super::offload::Offloading;
+use super::stages::{Lines, moves_of};
 use super::step::StepArguments;
 use crate::exit::UsageError;
 use crate::progress::Meter;
-use crate::summary::percent;
+use crate::summary::{add_transfers, percent, store_text};
 
 /// Find the largest batch that trains in a byte budget, plain and planned, and what it costs
 #[derive(clap::Args)]
@@ -19,7 +22,8 @@ size that was found.
 
 Examples:
   rekindle max-batch resnet152 --budget 8GiB
-  rekindle max-batch bert-base --budget 4GiB --max-overhead 20%")]
+  rekindle max-batch bert-base --budget 4GiB --max-overhead 20%
+  rekindle max-batch bert-base --budget 1GiB --offload /var/tmp")]
 pub(crate) struct Arguments {
     /// Memory that the whole step may use: 8GiB, 800MiB or a number of bytes
     #[arg(long, value_parser = parse_budget, allow_hyphen_values = true)]
@@ -34,6 +38,8 @@ pub(crate) struct Arguments {
     step: StepArguments,
     #[command(flatten)]
     planning: Planning,
+    #[command(flatten)]
+    offloading: Offloading,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
@@ -42,13 +48,13 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             "--budget is a share, but of which batch size? Give it in bytes, for example 8GiB";
         return Err(UsageError(why.into()).into());
     };
-    let options = MaxBatchOptions {
-        budget,
-        max_overhead: arguments.max_overhead,
-        fit: arguments.step.training.fit_options(arguments.planning.options()),
-    };
     let training = &arguments.step.training;
     training.check()?;
+    arguments.offloading.check()?;
+    let lines = Lines { shown: !arguments.json, indent: "" };
+    let fit = training.fit_options(arguments.planning.options());
+    let fit = arguments.offloading.add(fit, &lines)?;
+    let options = MaxBatchOptions { budget, max_overhead: arguments.max_overhead, fit };
     let build = |batch| training.model(&arguments.step.model, batch);
     let mut meter = Meter::new(arguments.planning.limit()?);
     let found = max_batch(&build, &options, &mut meter);
@@ -95,28 +101,23 @@ fn text(arguments: &Arguments, budget: Bytes, found: &MaxBatch) -> String {
         fitted.audit.runs.iter().sum::<u32>(),
         fitted.audit.recomputed
     ));
+    if let Some(Transfers { moved_out, moved_in, waited, .. }) = moves_of(fitted) {
+        lines.push(format!(
+            "It moves {moved_out} out and {moved_in} in, and waits {waited} for them."
+        ));
+    }
     lines.push(format!(
         "Times are predicted from batch {}, node by node. To measure this batch:",
         found.measured_at
     ));
     lines.push(format!(
-        "  rekindle compare {} --batch-sizes {} --budget {}",
+        "  rekindle compare {} --batch-sizes {} --budget {}{}",
         arguments.step.words(),
         found.batch,
-        word(budget)
+        typed_bytes(budget),
+        arguments.offloading.words()
     ));
     lines.join("\n") + "\n"
-}
-
-/// A budget as it is typed: `8GiB`, or bytes if it is no whole number of anything larger.
-fn word(budget: Bytes) -> String {
-    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
-    let whole =
-        |(power, _): &(u32, &str)| budget.get() != 0 && budget.get().is_multiple_of(1 << power);
-    match units.into_iter().find(whole) {
-        Some((power, unit)) => format!("{}{unit}", budget.get() >> power),
-        None => budget.get().to_string(),
-    }
 }
 
 fn refusal(found: &MaxBatch, allowed: Option<f64>, budget: Bytes) -> String {
@@ -147,7 +148,7 @@ fn report(arguments: &Arguments, budget: Bytes, found: &MaxBatch) -> Value {
         Refusal::Floor(floor) => json!({"batch": batch, "floor_bytes": floor.get()}),
         Refusal::Overhead(overhead) => json!({"batch": batch, "predicted_overhead": overhead}),
     });
-    json!({
+    let mut told = json!({
         "model": arguments.step.model,
         "budget_bytes": budget.get(),
         "max_overhead": arguments.max_overhead,
@@ -167,16 +168,10 @@ fn report(arguments: &Arguments, budget: Bytes, found: &MaxBatch) -> Value {
             "strategy": found.fitted.planned.plan.strategy,
         },
         "refused": refused,
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_budget_is_told_as_it_is_typed() {
-        let words = [8 << 30, 3 << 29, 5 << 10, 1000].map(|bytes| word(Bytes(bytes)));
-        assert_eq!(words, ["8GiB", "1536MiB", "5KiB", "1000"]);
+    });
+    if let Some(moves) = moves_of(&found.fitted) {
+        let store = store_text(&found.fitted.planned.plan.schedule);
+        add_transfers(&mut told["planned"], &store, &moves);
     }
+    told
 }

@@ -7,6 +7,7 @@ mod frontier;
 mod max_batch;
 mod models;
 mod numeric;
+mod offload;
 mod pair;
 mod plan;
 mod plan_profile;
@@ -22,6 +23,7 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use rekindle_graph::{Store, parse_store};
 use rekindle_plan::{Effort, Options, Strategy};
 
 use crate::exit::UsageError;
@@ -86,6 +88,17 @@ pub(crate) struct Planning {
     /// Stop planning after this many seconds, and use the best plan found so far
     #[arg(long, value_name = "SECONDS", allow_hyphen_values = true)]
     time_limit: Option<f64>,
+}
+
+/// A store to plan with, for verbs that run nothing.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Planning")]
+pub(crate) struct Stored {
+    /// Allow tensors to be moved to a store and back, at these rates: out=25GB/s,in=25GB/s. If need
+    /// be, add latency=10us (of each transfer), half-duplex (one channel for both directions, as a
+    /// disk has) and limit=40GiB (the most that it may hold)
+    #[arg(long, value_name = "STORE", value_parser = parse_store, allow_hyphen_values = true)]
+    pub(crate) store: Option<Store>,
 }
 
 impl Planning {

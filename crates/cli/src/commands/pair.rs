@@ -12,7 +12,7 @@ use rekindle::{Error, Fitted, Trainer, side_by_side};
 use rekindle_engine::{Engine, EngineError, Layout, Peak};
 use rekindle_models::Model;
 
-use super::stages::engine;
+use super::stages::{engine, planned_engine};
 use crate::exit::is_out_of_memory;
 use crate::progress::Bar;
 
@@ -50,9 +50,9 @@ struct Run<'m> {
 }
 
 impl<'m> Run<'m> {
-    fn new(model: &'m Model, engine: Engine, seed: u64) -> Run<'m> {
+    fn new(model: &'m Model, engine: Engine, seed: u64) -> Result<Run<'m>, Error> {
         let side = Side { times: Vec::new(), losses: Vec::new(), measured: engine.predicted() };
-        Run { trainer: Trainer::new(model, engine, seed), side }
+        Ok(Run { trainer: Trainer::new(model, engine, seed)?, side })
     }
 }
 
@@ -83,10 +83,10 @@ pub(crate) fn measure(
     steps: usize,
     seed: u64,
 ) -> Result<Pair, Error> {
-    let mut planned = Run::new(model, engine(&fitted.layout, seed)?, seed);
+    let mut planned = Run::new(model, planned_engine(fitted)?, seed)?;
     match engine(plain, seed) {
         Ok(engine) => {
-            let mut plain = Run::new(model, engine, seed);
+            let mut plain = Run::new(model, engine, seed)?;
             run("measuring steps", &mut [&mut plain, &mut planned], steps)?;
             Ok(Pair { plain: Ok(plain.side), planned: planned.side, interleaved: true })
         }
@@ -112,7 +112,7 @@ fn plain_alone(
         Ok(engine) => engine,
         Err(error) => return Ok(Err(error)),
     };
-    let mut plain = Run::new(model, engine, seed);
+    let mut plain = Run::new(model, engine, seed)?;
     run("measuring the plain step", &mut [&mut plain], steps)?;
     Ok(Ok(plain.side))
 }

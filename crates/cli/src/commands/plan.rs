@@ -1,13 +1,17 @@
-//! `rekindle plan`: decide what is kept and what is recomputed under a budget.
+//! `rekindle plan`: decide what is kept, what is recomputed and, with a store, what is moved, under
+//! a budget.
 
 use std::path::PathBuf;
 
-use rekindle_graph::{Budget, Timeline, parse_budget};
-use rekindle_plan::Strategy;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use rekindle_allocator::{Footprint, Segments, plan_reserved};
+use rekindle_graph::{Budget, Bytes, Graph, Timeline, parse_budget};
+use rekindle_plan::{Options, Planned, Strategy};
+use serde_json::json;
 
 use super::report::{Reported, stem_of};
 use super::step::parse_count;
-use super::{Planning, plan_profile};
+use super::{Planning, Stored, plan_profile};
 use crate::exit::UsageError;
 use crate::progress::Meter;
 use crate::{input, output, summary};
@@ -18,6 +22,8 @@ use crate::{input, output, summary};
 Examples:
   rekindle plan corpus/unet-b8.json --budget 60% --out plan.json
   rekindle plan resnet50 --batch-size 8 --budget 2GiB --decisions decisions.csv
+  rekindle plan corpus/unet-b8.json --budget 40% --store out=25GB/s,in=25GB/s,latency=10us
+  rekindle plan corpus/gpt2-b8-s512.json --budget 8GiB --allocator cuda
   rekindle plan --node-stats nodes.csv --activation-stats activations.csv --budget 60%")]
 pub(crate) struct Arguments {
     /// Graph of the training step, a remat.graph/1 file; or the name of a model, with --batch-size
@@ -41,13 +47,31 @@ pub(crate) struct Arguments {
     /// Print the summary as JSON
     #[arg(long)]
     json: bool,
-    /// List every activation, whether it is kept, and why
+    /// List every activation, whether it is kept, recomputed or moved, and why
     #[arg(long, short)]
     verbose: bool,
     #[command(flatten)]
     reported: Reported,
     #[command(flatten)]
     planning: Planning,
+    #[command(flatten)]
+    stored: Stored,
+    /// Let the budget bound what the allocator of a GPU would reserve, and not only what is live
+    #[arg(long, value_parser = allocators(), conflicts_with = "node_stats")]
+    allocator: Option<Segments>,
+}
+
+/// Reads the name of an allocator.
+fn allocators() -> impl TypedValueParser<Value = Segments> {
+    PossibleValuesParser::new([
+        PossibleValue::new("cuda")
+            .help("PyTorch's caching allocator for CUDA, as it is by default"),
+        PossibleValue::new("cuda-expandable").help("the same with expandable_segments:True"),
+    ])
+    .map(|name| match name.as_str() {
+        "cuda" => Segments::Fixed,
+        _ => Segments::Expandable,
+    })
 }
 
 /// A profile without edges, in place of a graph.
@@ -76,6 +100,9 @@ fn check_without_edges(arguments: &Arguments) -> Result<(), UsageError> {
     let why = match strategy.filter(|s| *s != Strategy::MUTWO) {
         Some(strategy) => format!("the strategy {} needs a graph", strategy.name),
         None if arguments.reported.is_wanted() => "a report needs a graph".into(),
+        None if arguments.stored.store.is_some() => {
+            "a store needs a graph (--swap takes the swap times of the table)".into()
+        }
         None if arguments.verbose => {
             "a list of activations with their reasons needs a graph".into()
         }
@@ -109,16 +136,18 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let graph = input::graph_or_model(path, arguments.batch_size)?;
     let plain_peak = Timeline::natural(&graph).peak;
     let budget = arguments.budget.resolve(plain_peak);
-    if budget > plain_peak {
+    if budget > plain_peak && arguments.allocator.is_none() {
         output::note(&format!(
             "the budget of {budget} is above the plain step's peak of {plain_peak}: nothing has \
-             to be recomputed"
+             to be recomputed{}",
+            if arguments.stored.store.is_some() { " or moved" } else { "" }
         ));
     }
     let mut meter = Meter::new(limit);
-    let planned = rekindle_plan::plan(&graph, budget, &arguments.planning.options(), &mut meter);
+    let options = Options { store: arguments.stored.store, ..arguments.planning.options() };
+    let planned = plan_for(&graph, budget, arguments.allocator, &options, &mut meter);
     meter.clear();
-    let (planned, took) = (planned?, meter.elapsed());
+    let ((planned, footprint), took) = (planned?, meter.elapsed());
     if let Some(path) = &arguments.decisions {
         output::write(path, &output::decisions_of(&graph, &planned))?;
     }
@@ -128,9 +157,38 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let reported = &arguments.reported;
     reported.add_plan(&stem_of(&graph), &graph, &planned.plan)?;
     reported.finish()?;
-    match arguments.json {
-        true => println!("{:#}", summary::json(&graph, &planned, took)),
-        false => print!("{}", summary::text(&graph, &planned, took, arguments.verbose)),
+    if arguments.json {
+        let mut summary = summary::json(&graph, &planned, took);
+        if let Some(footprint) = footprint {
+            summary["predicted_allocated_bytes"] = json!(footprint.allocated.get());
+            summary["predicted_reserved_bytes"] = json!(footprint.reserved.get());
+        }
+        println!("{summary:#}");
+        return Ok(());
+    }
+    print!("{}", summary::text(&graph, &planned, took, arguments.verbose));
+    if let Some(Footprint { allocated, reserved }) = footprint {
+        println!(
+            "{:<12} {reserved} reserved and {allocated} allocated at most, by prediction",
+            "allocator"
+        );
     }
     Ok(())
+}
+
+/// A plan under the budget, and what the allocator makes of it if there is one.
+fn plan_for(
+    graph: &Graph,
+    budget: Bytes,
+    allocator: Option<Segments>,
+    options: &Options,
+    meter: &mut Meter,
+) -> anyhow::Result<(Planned, Option<Footprint>)> {
+    Ok(match allocator {
+        None => (rekindle_plan::plan(graph, budget, options, meter)?, None),
+        Some(segments) => {
+            let (planned, found) = plan_reserved(graph, budget, segments, options, meter)?;
+            (planned, Some(found))
+        }
+    })
 }

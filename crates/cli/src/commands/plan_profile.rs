@@ -112,8 +112,12 @@ fn csv(activations: &[ActivationStats], rows: &[usize], plan: &ActivationPlan) -
     output::decisions_csv(each.filter_map(|(a, choice)| {
         Some(output::DecisionRow {
             name: a.name.clone(),
-            // The format has two words; a swapped activation is not made again.
-            recomputed: choice == TableChoice::Recompute,
+            // A swapped activation is not made again, and there is no schedule that moves it.
+            word: match choice {
+                TableChoice::Recompute => "RECOMPUTE",
+                TableChoice::Keep | TableChoice::Swap { .. } => "RETAINED",
+            },
+            reason: None,
             bytes: a.memory_size.get(),
             seconds: a.recomp_time.map_or(0.0, |t| t.get()),
             created: a.creation,

@@ -13,7 +13,7 @@ mod tables;
 
 use std::path::{Path, PathBuf};
 
-use rekindle_graph::write_atomically;
+use rekindle_graph::{one_line, write_atomically};
 use rekindle_report::page::Page;
 use serde_json::{Value, json};
 
@@ -25,9 +25,9 @@ use crate::output::check_outputs;
 /// Make one HTML page of the results in a folder
 #[derive(clap::Args)]
 #[command(after_help = "\
-Files are known by what is in them: graphs (remat.graph/1), plans (remat.plan/1), the tables of \
-`rekindle profile`, of `rekindle frontier --out` and of `rekindle compare --csv`. What is missing \
-is said on the page, with the command that makes it.
+Files are known by what is in them: graphs (remat.graph/1), plans (remat.plan/1 and /2), the \
+tables of `rekindle profile`, of `rekindle frontier --out` and of `rekindle compare --csv`. What \
+is missing is said on the page, with the command that makes it.
 
 Examples:
   rekindle profile resnet50 --batch-size 4 --out r
@@ -55,9 +55,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     let mut told: Vec<String> = Vec::new();
     for missing in &page.missing {
+        let what = one_line(&missing.what);
         let line = match &missing.command {
-            Some(command) => format!("no {}; to make it:\n  {command}", missing.what),
-            None => format!("no {}, and no command makes it", missing.what),
+            Some(command) => format!("no {what}; to make it:\n  {command}"),
+            None => format!("no {what}, and no command makes it"),
         };
         // One file may serve several sections.
         if !told.contains(&line) {

@@ -2,14 +2,14 @@
 
 use std::path::PathBuf;
 
-use rekindle_graph::{NodeId, read_plan};
+use rekindle_graph::{NodeId, StorageId, Transfer, one_line, read_plan};
 use rekindle_rewrite::{Extraction, Rewritten, dot, rewrite};
 use rekindle_verify::{Audit, verify_rewritten};
 use serde_json::{Value, json};
 
 use crate::{input, output};
 
-/// Turn a plan into an ordinary graph in which recomputations are nodes
+/// Turn a plan into an ordinary graph in which recomputations and transfers are nodes
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -18,7 +18,7 @@ Examples:
 pub(crate) struct Arguments {
     /// Graph of the training step, a remat.graph/1 file
     graph: PathBuf,
-    /// The plan, a remat.plan/1 file
+    /// The plan, a remat.plan/1 or remat.plan/2 file
     plan: PathBuf,
     /// Write the rewritten graph to this file (remat.graph/1)
     #[arg(long, value_name = "GRAPH.json")]
@@ -26,7 +26,8 @@ pub(crate) struct Arguments {
     /// List each recomputation: the nodes that run again, what they read and where they run
     #[arg(long)]
     explain: bool,
-    /// Write the rewritten graph to this file for Graphviz, with recomputed nodes coloured
+    /// Write the rewritten graph to this file for Graphviz, with recomputed nodes and transfers
+    /// coloured
     #[arg(long, value_name = "FILE.dot")]
     dot: Option<PathBuf>,
     /// Print the summary and the sub-graphs as JSON
@@ -52,9 +53,13 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         println!("{:#}", report(&rewritten, &audit));
         return Ok(());
     }
+    let moves = match transfers(&rewritten) {
+        [0, 0, 0] => String::new(),
+        [out, back, waits] => format!(", {out} offload, {back} fetch and {waits} wait"),
+    };
     println!(
-        "{}: {} nodes, of which {} recompute; {} storages rebuilt; peak {}",
-        graph.name(),
+        "{}: {} nodes, of which {} recompute{moves}; {} storages rebuilt; peak {}",
+        one_line(graph.name()),
         rewritten.graph.nodes().len(),
         audit.recomputed,
         rewritten.extractions.len(),
@@ -81,29 +86,43 @@ fn report(rewritten: &Rewritten, audit: &Audit) -> Value {
             "before": e.before.as_ref().map(name),
         })
     };
-    json!({
+    let mut told = json!({
         "graph": graph.name(),
         "nodes": graph.nodes().len(),
         "recomputed_runs": audit.recomputed,
         "peak_bytes": audit.peak.get(),
         "time_us": audit.time.get(),
         "extractions": rewritten.extractions.iter().map(extraction).collect::<Vec<_>>(),
-    })
+    });
+    let [out, back, waits] = transfers(rewritten);
+    if out + back + waits > 0 {
+        told["offloads"] = json!(out);
+        told["fetches"] = json!(back);
+        told["waits"] = json!(waits);
+    }
+    told
+}
+
+/// How many nodes offload, fetch and wait.
+fn transfers(rewritten: &Rewritten) -> [usize; 3] {
+    let nodes = rewritten.graph.nodes();
+    Transfer::ALL.map(|kind| nodes.iter().filter(|n| n.transfer() == Some(kind)).count())
 }
 
 fn explain(rewritten: &Rewritten, extraction: &Extraction) -> String {
     let graph = &rewritten.graph;
-    let name = |id: &NodeId| graph.node(*id).name.as_str();
-    let nodes: Vec<&str> = extraction.nodes.iter().map(name).collect();
-    let before = extraction.before.as_ref().map_or("the end of the step", name);
-    let sources = extraction.sources.iter().map(|&source| graph.storage_name(source));
+    let name = |id: &NodeId| graph.node(*id).shown_name();
+    let storage = |id: StorageId| graph.shown_storage_name(id);
+    let nodes: Vec<String> = extraction.nodes.iter().map(name).collect();
+    let before = extraction.before.as_ref().map_or("the end of the step".into(), name);
+    let sources = extraction.sources.iter().map(|&source| storage(source));
     let sources = match extraction.sources.is_empty() {
         true => "nothing".into(),
         false => sources.collect::<Vec<_>>().join(", "),
     };
     format!(
         "{} ({}), before {before}\n  runs {}\n  starts from {sources}\n",
-        graph.storage_name(extraction.storage),
+        storage(extraction.storage),
         graph.storage(extraction.storage).bytes,
         nodes.join(", "),
     )

@@ -13,11 +13,13 @@ use serde_json::{Value, json};
 
 use super::Planning;
 use super::models::millions;
+use super::offload::Offloading;
 use super::report::Reported;
 use super::stages::{self, Lines, Staged, Times};
 use super::step::{StepArguments, parse_count};
 use crate::exit::{Promised, UsageError, is_out_of_memory};
 use crate::output;
+use crate::summary::{add_transfers, store_text};
 use crate::trace::Trace;
 
 /// Train a model on generated data in a byte budget
@@ -26,7 +28,8 @@ use crate::trace::Trace;
 Examples:
   rekindle run resnet50 --batch-size 8 --budget 50% --steps 5
   rekindle run bert-base --batch-size 4 --budget 2GiB --checkpoint c.safetensors
-  rekindle run resnet50 --batch-size 8 --budget 50% --steps 2 --trace step.json")]
+  rekindle run resnet50 --batch-size 8 --budget 50% --steps 2 --trace step.json
+  rekindle run bert-base --batch-size 8 --budget 30% --offload /var/tmp")]
 pub(crate) struct Arguments {
     /// Number of samples in a batch
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = parse_count)]
@@ -76,14 +79,21 @@ pub(crate) struct Arguments {
     step: StepArguments,
     #[command(flatten)]
     planning: Planning,
+    #[command(flatten)]
+    offloading: Offloading,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     check_files(arguments)?;
+    arguments.offloading.check()?;
     let is_planned = arguments.budget.is_some() && !arguments.plain;
     if arguments.reported.is_wanted() && !is_planned {
         let why = "a report shows a plan, and the plain step has none; give a --budget, or leave \
                    out --report";
+        return Err(UsageError(why.into()).into());
+    }
+    if arguments.offloading.is_wanted() && !is_planned {
+        let why = "the plain step moves nothing; give a --budget, or leave out --offload";
         return Err(UsageError(why.into()).into());
     }
     arguments.reported.folder()?;
@@ -103,6 +113,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             options.threads
         ),
     );
+    let options = arguments.offloading.add(options, &lines)?;
     let plain = rekindle::plain(&model, options.threads);
     let staged = stages(arguments, &model, &plain, &options, &lines)?;
     let checked = match (&staged, arguments.check) {
@@ -116,7 +127,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         reported.finish()?;
     }
     let engine = match &staged {
-        Some(staged) => stages::engine(&staged.fitted.layout, options.seed)?,
+        Some(staged) => stages::planned_engine(&staged.fitted)?,
         None => plain_engine(&plain, &options)?,
     };
     let steps = train(arguments, &model, engine, &lines)?;
@@ -260,7 +271,7 @@ fn train(
     lines: &Lines,
 ) -> anyhow::Result<Vec<Timed>> {
     let predicted = engine.predicted();
-    let mut trainer = Trainer::new(model, engine, arguments.step.training.seed);
+    let mut trainer = Trainer::new(model, engine, arguments.step.training.seed)?;
     start(arguments, &mut trainer)?;
     if let Some(path) = &arguments.resume {
         let done = trainer.steps_done();
@@ -341,7 +352,7 @@ fn report(
     };
     let fitted = staged.map(|staged| {
         let fitted = &staged.fitted;
-        json!({
+        let mut told = json!({
             "budget_bytes": fitted.budget.get(),
             "strategy": fitted.planned.plan.strategy,
             "live_peak_bytes": fitted.predicted().live.get(),
@@ -351,7 +362,11 @@ fn report(
             "rounds": fitted.rounds,
             "profile_seconds": staged.profile_time.as_secs_f64(),
             "plan_seconds": staged.plan_time.as_secs_f64(),
-        })
+        });
+        if let Some(moves) = stages::moves_of(fitted) {
+            add_transfers(&mut told, &store_text(&fitted.planned.plan.schedule), &moves);
+        }
+        told
     });
     json!({
         "model": model.program.name,

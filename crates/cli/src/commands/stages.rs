@@ -1,9 +1,11 @@
 //! The stages on the terminal: profile, plan, rewrite, verify, place, a line each.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use rekindle::{Checked, Error, FitOptions, Fitted, Trainer, check_numbers_from, fit_profiled};
+use rekindle_analysis::{Transfers, transfers};
 use rekindle_engine::{Engine, EngineError, Layout};
 use rekindle_graph::{Bytes, Graph, Micros, Phase, Plan};
 use rekindle_models::Model;
@@ -89,10 +91,25 @@ pub(crate) fn fit(
     Ok(Staged { fitted, profile_time, plan_time })
 }
 
-/// Sets up a step, with a bar.
+/// Sets up a step that moves nothing, with a bar.
 pub(crate) fn engine(layout: &Layout, seed: u64) -> Result<Engine, EngineError> {
+    set_up(layout, seed, None)
+}
+
+/// Sets up a planned step, with a bar.
+pub(crate) fn planned_engine(fitted: &Fitted) -> Result<Engine, EngineError> {
+    set_up(&fitted.layout, fitted.seed, fitted.folder.as_deref())
+}
+
+fn set_up(layout: &Layout, seed: u64, folder: Option<&Path>) -> Result<Engine, EngineError> {
     let mut meter = Meter::new(None);
-    rekindle::set_up(layout, seed, &mut |preparing| meter.prepare(preparing, ""))
+    rekindle::set_up(layout, seed, folder, &mut |preparing| meter.prepare(preparing, ""))
+}
+
+/// What a planned step moves to its store and back; `None` if nothing.
+pub(crate) fn moves_of(fitted: &Fitted) -> Option<Transfers> {
+    let moves = transfers(&fitted.graph, &fitted.planned.plan.schedule);
+    moves.expect("a checked plan can be replayed")
 }
 
 /// Compares every number of the planned step with the plain one's; `start` prepares each of the
@@ -123,8 +140,15 @@ fn profile_text(graph: &Graph, took: Duration) -> String {
 
 fn plan_text(fitted: &Fitted, took: Duration) -> String {
     let planned = &fitted.planned;
+    let moves = match moves_of(fitted) {
+        Some(Transfers { moved_out, moved_in, hidden, waited, .. }) => {
+            format!(", moves {moved_out} out and {moved_in} in ({hidden} hidden, {waited} waited)")
+        }
+        None if fitted.folder.is_some() => ", moves nothing".into(),
+        None => String::new(),
+    };
     format!(
-        "{} recomputes {} nodes for {} more time (decided in {:.1} s)",
+        "{} recomputes {} nodes{moves} for {} more time (decided in {:.1} s)",
         planned.plan.strategy.as_deref().unwrap_or("the planner"),
         planned.stats.recomputed,
         percent(planned.overhead()),
@@ -135,8 +159,10 @@ fn plan_text(fitted: &Fitted, took: Duration) -> String {
 fn rewrite_text(fitted: &Fitted) -> String {
     let rewritten = &fitted.rewritten;
     let clones = rewritten.is_clone.iter().filter(|clone| **clone).count();
+    let moves = rewritten.graph.nodes().iter().filter(|n| n.transfer().is_some()).count();
+    let moves = if moves > 0 { format!(", and {moves} for transfers") } else { String::new() };
     format!(
-        "{} nodes, {clones} of them clones that rebuild {} tensors",
+        "{} nodes, {clones} of them clones that rebuild {} tensors{moves}",
         rewritten.graph.nodes().len(),
         rewritten.extractions.len()
     )
@@ -152,12 +178,16 @@ fn place_text(fitted: &Fitted) -> String {
         1 => String::new(),
         rounds => format!(", after {rounds} plans"),
     };
-    format!("an arena of {}, within the budget{rounds}", fitted.predicted().arena)
+    let store = match fitted.layout.store_bytes() {
+        Bytes::ZERO => String::new(),
+        bytes => format!(", a file of {bytes}"),
+    };
+    format!("an arena of {}, within the budget{store}{rounds}", fitted.predicted().arena)
 }
 
 /// The times of a profile that `rekindle profile` wrote, on `graph`, which is this step's own.
 pub(crate) fn read_times(
-    folder: &std::path::Path,
+    folder: &Path,
     name: &str,
     batch: usize,
     graph: &Graph,

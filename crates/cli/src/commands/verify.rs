@@ -3,12 +3,14 @@
 use std::path::PathBuf;
 
 use anyhow::Context as _;
+use rekindle_analysis::transfers;
 use rekindle_graph::read_plan;
 use rekindle_verify::Violations;
 use serde_json::json;
 
 use super::numeric;
 use crate::input;
+use crate::summary::{add_transfers, store_text};
 
 /// Replay a plan with independent code and report everything that is wrong with it
 #[derive(clap::Args)]
@@ -19,7 +21,7 @@ Examples:
 pub(crate) struct Arguments {
     /// Graph of the training step, a remat.graph/1 file; with --numeric, the name of a model
     graph: PathBuf,
-    /// The plan, a remat.plan/1 file
+    /// The plan, a remat.plan/1 or remat.plan/2 file
     #[arg(
         required_unless_present = "numeric",
         conflicts_with_all = [
@@ -52,8 +54,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         println!("{:#}", json!({"valid": false, "violations": texts}));
     }
     let audit = audit.with_context(|| format!("{} is not valid", path.display()))?;
+    let moves = transfers(&graph, &plan.schedule)?;
     if arguments.json {
-        let audit = json!({
+        let mut told = json!({
             "valid": true,
             "budget_bytes": plan.budget.get(),
             "peak_bytes": audit.peak.get(),
@@ -61,7 +64,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             "time_us": audit.time.get(),
             "recomputed_runs": audit.recomputed,
         });
-        println!("{audit:#}");
+        if let Some(moves) = &moves {
+            add_transfers(&mut told, &store_text(&plan.schedule), moves);
+        }
+        println!("{told:#}");
         return Ok(());
     }
     println!(
@@ -72,6 +78,17 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         plan.budget,
         audit.time
     );
+    if let Some(moves) = &moves {
+        println!(
+            "moves {} out and {} in, {} hidden and {} waited; the store ({}) holds {} at most",
+            moves.moved_out,
+            moves.moved_in,
+            moves.hidden,
+            moves.waited,
+            store_text(&plan.schedule),
+            audit.store_peak
+        );
+    }
     Ok(())
 }
 

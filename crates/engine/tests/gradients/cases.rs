@@ -111,7 +111,7 @@ fn check(name: &str, build: impl FnOnce(&mut Case) -> Result<Var, ProgramError>)
                 engine.run(CONTEXT).unwrap();
                 let y = engine.read_f32(y.tensor()).unwrap();
                 let seed = engine.read_f32(seed.tensor()).unwrap();
-                let terms = y.iter().zip(seed).map(|(&y, &s)| f64::from(y) * f64::from(s));
+                let terms = y.iter().zip(seed.iter()).map(|(&y, &s)| f64::from(y) * f64::from(s));
                 terms.sum::<f64>()
             };
             let difference = (moved(STEP) - moved(-STEP)) / (2.0 * f64::from(STEP));

@@ -1,8 +1,9 @@
 //! Safetensors files, read and written tensor by tensor, straight from and to where the values are.
 //!
-//! The one buffer, of [`BUFFER`] bytes, is for small tensors and for those whose layout differs;
-//! whatever is larger than it goes past it. Files are the bytes that the `safetensors` crate
-//! writes, which would need a copy of each tensor.
+//! A tensor comes and goes in pieces, in their order, so that nobody needs room for a whole one but
+//! for those whose layout differs, which are small. The one buffer, of [`BUFFER`] bytes, is for
+//! small pieces; whatever is larger than it goes past it. Files are the bytes that the
+//! `safetensors` crate writes, which would need a copy of each tensor.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -99,10 +100,12 @@ impl TensorFile {
             return Err(damaged(self, "it has no checksum".into()));
         }
         let mut found = crc32fast::Hasher::new();
-        self.read_range(0..values, &mut |bytes| {
-            found.update(bytes);
-            true
-        })?;
+        let mut piece = vec![0; BUFFER];
+        for at in (0..values).step_by(BUFFER) {
+            let piece = &mut piece[..BUFFER.min((values - at) as usize)];
+            self.read_at(at, piece)?;
+            found.update(piece);
+        }
         let mut expected = [0; CHECKSUM_BYTES];
         self.read_at(values, &mut expected)?;
         let (found, expected) = (found.finalize(), u32::from_le_bytes(expected));
@@ -115,40 +118,74 @@ impl TensorFile {
         }
     }
 
-    /// Reads a tensor of the file to where the program has it.
+    /// Reads a tensor of the file to where the program has it: `pieces` asks for one piece after
+    /// the other.
     ///
     /// # Errors
-    /// If it cannot be read, or `into` has another size.
+    /// If it cannot be read, or the pieces have another size in all, or what `pieces` says.
     pub fn read(
         &mut self,
         name: &str,
         stored: &Stored,
-        into: &mut [u8],
+        pieces: impl FnOnce(&mut Fill<'_>) -> io::Result<()>,
     ) -> Result<(), WeightsError> {
-        stored.check_size(into.len())?;
-        let from = self.range(name).start;
-        let Some(order) = stored.order() else {
-            return self.read_at(from, into);
+        let path = self.path.clone();
+        let whole = stored.order().map(|order| self.read_reordered(name, order)).transpose()?;
+        let Range { start, end } = self.range(name);
+        let bytes = (end - start) as usize;
+        let mut done = 0;
+        let mut fill = |piece: &mut [u8]| {
+            let from = done;
+            done += piece.len();
+            match &whole {
+                // What does not belong is counted, and told below.
+                _ if done > bytes => Ok(()),
+                Some(whole) => {
+                    piece.copy_from_slice(&whole[from..done]);
+                    Ok(())
+                }
+                None => self.read_exact_at(start + from as u64, piece),
+            }
         };
-        self.read_at(from, &mut [])?;
+        pieces(&mut fill).map_err(|source| WeightsError::Read { path, source })?;
+        stored.check_size(done)
+    }
+
+    /// A tensor whose elements the program has elsewhere.
+    fn read_reordered(
+        &mut self,
+        name: &str,
+        order: impl Iterator<Item = usize>,
+    ) -> Result<Vec<u8>, WeightsError> {
+        let Range { start, end } = self.range(name);
+        let mut whole = vec![0; (end - start) as usize];
+        self.read_at(start, &mut [])?;
         for at in order {
-            let word = &mut into[at..at + size_of::<f32>()];
+            let word = &mut whole[at..at + size_of::<f32>()];
             let read = self.file.read_exact(word);
             read.map_err(|source| self.unreadable(source))?;
         }
-        Ok(())
+        Ok(whole)
     }
 
-    /// Whether a tensor of the file has these bytes.
-    pub(super) fn is_equal(&mut self, name: &str, mut bytes: &[u8]) -> Result<bool, WeightsError> {
-        let mut equal = true;
-        self.read_range(self.range(name), &mut |piece| {
-            let (here, rest) = bytes.split_at(piece.len());
-            bytes = rest;
-            equal = here == piece;
-            equal
-        })?;
-        Ok(equal)
+    /// Whether two tensors of the file have the same bytes.
+    pub(super) fn are_equal(&mut self, name: &str, other: &str) -> Result<bool, WeightsError> {
+        let (one, two) = (self.range(name), self.range(other));
+        let mut pieces = [vec![0; BUFFER], vec![0; BUFFER]];
+        let len = one.end - one.start;
+        if two.end - two.start != len {
+            return Ok(false);
+        }
+        for at in (0..len).step_by(BUFFER) {
+            let count = BUFFER.min((len - at) as usize);
+            let [a, b] = &mut pieces;
+            self.read_at(one.start + at, &mut a[..count])?;
+            self.read_at(two.start + at, &mut b[..count])?;
+            if a[..count] != b[..count] {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Where a tensor is in the file.
@@ -158,31 +195,15 @@ impl TensorFile {
         self.start + from as u64..self.start + to as u64
     }
 
-    /// Hands out a range of the file, piece by piece, as long as `more` wants.
-    fn read_range(
-        &mut self,
-        range: Range<u64>,
-        more: &mut dyn FnMut(&[u8]) -> bool,
-    ) -> Result<(), WeightsError> {
-        let mut piece = vec![0; BUFFER];
-        for at in range.clone().step_by(BUFFER) {
-            let piece = &mut piece[..BUFFER.min((range.end - at) as usize)];
-            self.read_at(at, piece)?;
-            if !more(piece) {
-                break;
-            }
-        }
-        Ok(())
+    fn read_at(&mut self, at: u64, into: &mut [u8]) -> Result<(), WeightsError> {
+        self.read_exact_at(at, into).map_err(|source| self.unreadable(source))
     }
 
-    fn read_at(&mut self, at: u64, into: &mut [u8]) -> Result<(), WeightsError> {
+    fn read_exact_at(&mut self, at: u64, into: &mut [u8]) -> io::Result<()> {
         // Unlike `seek`, this keeps what the buffer has.
-        let file = &mut self.file;
-        let here = file.stream_position();
-        let read = here
-            .and_then(|here| file.seek_relative(at as i64 - here as i64))
-            .and_then(|()| file.read_exact(into));
-        read.map_err(|source| self.unreadable(source))
+        let here = self.file.stream_position()?;
+        self.file.seek_relative(at as i64 - here as i64)?;
+        self.file.read_exact(into)
     }
 
     fn unreadable(&self, source: io::Error) -> WeightsError {
@@ -190,44 +211,81 @@ impl TensorFile {
     }
 }
 
+/// Overwrites one piece of a tensor.
+pub type Fill<'a> = dyn FnMut(&mut [u8]) -> io::Result<()> + 'a;
+
+/// Takes one piece of a tensor.
+pub type Take<'a> = dyn FnMut(&[u8]) -> io::Result<()> + 'a;
+
 /// Writes a file of these tensors, whole or not at all, with one entry of metadata if there is a
-/// `note`. `bytes_of` gives the little-endian bytes of each tensor, in the program's layout.
+/// `note`. `pieces` hands out the little-endian bytes of each tensor, in the program's layout,
+/// piece by piece in their order.
 ///
 /// # Errors
-/// If the file cannot be written, or a tensor has another size.
-pub fn write_tensors<'v>(
+/// If the file cannot be written, or a tensor has another size, or what `pieces` says.
+pub fn write_tensors(
     path: &Path,
     note: Option<(&str, String)>,
     mut tensors: Vec<Stored>,
     checksum: bool,
-    bytes_of: impl Fn(StorageId) -> &'v [u8],
+    pieces: impl Fn(StorageId, &mut Take<'_>) -> io::Result<()>,
 ) -> Result<(), WeightsError> {
     // As the crate sorts them: what has the largest elements first, so that all are aligned.
     tensors.sort_by(|a, b| b.file_type().cmp(&a.file_type()).then(a.name.cmp(&b.name)));
-    for tensor in &tensors {
-        tensor.check_size(bytes_of(tensor.tensor).len())?;
-    }
     let write = |file: &mut File| {
         let mut out = BufWriter::with_capacity(BUFFER, Summed::new(file));
         out.write_all(&header(note, &tensors, checksum)?)?;
         for tensor in &tensors {
-            let bytes = bytes_of(tensor.tensor);
-            match tensor.order() {
-                None => out.write_all(bytes)?,
-                Some(mut order) => {
-                    order.try_for_each(|at| out.write_all(&bytes[at..at + size_of::<f32>()]))?
-                }
-            }
+            write_tensor(&mut out, tensor, &pieces)?;
         }
         out.flush()?;
         let sum = out.get_ref().sum.clone().finalize();
         if checksum {
             out.write_all(&sum.to_le_bytes())?;
         }
-        out.flush()
+        Ok(out.flush()?)
     };
-    replace_file(path, write)
-        .map_err(|source| WeightsError::Write { path: path.to_owned(), source })
+    replace_file(path, write).map_err(|fault| match fault {
+        Fault::Write(source) => WeightsError::Write { path: path.to_owned(), source },
+        Fault::Values(error) => error,
+    })
+}
+
+/// Why a file is not written.
+enum Fault {
+    Write(io::Error),
+    Values(WeightsError),
+}
+
+impl From<io::Error> for Fault {
+    fn from(error: io::Error) -> Fault {
+        Fault::Write(error)
+    }
+}
+
+fn write_tensor(
+    out: &mut impl Write,
+    tensor: &Stored,
+    pieces: &impl Fn(StorageId, &mut Take<'_>) -> io::Result<()>,
+) -> Result<(), Fault> {
+    let mut found = 0;
+    let order = tensor.order();
+    let mut whole = Vec::new();
+    pieces(tensor.tensor, &mut |piece| {
+        found += piece.len();
+        match &order {
+            None => out.write_all(piece),
+            Some(_) => {
+                whole.extend_from_slice(piece);
+                Ok(())
+            }
+        }
+    })?;
+    tensor.check_size(found).map_err(Fault::Values)?;
+    for at in order.into_iter().flatten() {
+        out.write_all(&whole[at..at + size_of::<f32>()])?;
+    }
+    Ok(())
 }
 
 /// All that stands before the values.

@@ -1,10 +1,10 @@
 //! A model's parameters and buffers in safetensors files, under PyTorch's names and layouts.
 //!
 //! In: a file, or the bytes of the model's tensors. Out: the other. Values pass between a file and
-//! the caller's memory without a copy in between.
+//! wherever the caller has them piece by piece, without a copy in between.
 //!
 //! The one layout that differs is that of convolution weights: `[out, in, kh, kw]` in the file,
-//! `[kh, kw, in, out]` in the program. Where a parameter is used twice, a file may carry it under
+//! `[kh, kw, in, out]` in the program; of these one at a time is copied. Where a parameter is used twice, a file may carry it under
 //! either name or both; it is written once, under its first name, as Hugging Face does.
 //!
 //! Limits: elements must be stored as the program has them (`F32`, `I64`); state of optimizers is
@@ -13,6 +13,7 @@
 mod error;
 mod file;
 
+use std::io;
 use std::path::Path;
 
 use rekindle_graph::{Role, StorageId};
@@ -22,7 +23,7 @@ use safetensors::Dtype;
 use safetensors::tensor::TensorInfo;
 
 pub use error::WeightsError;
-pub use file::{TensorFile, write_tensors};
+pub use file::{Fill, Take, TensorFile, write_tensors};
 
 use crate::Model;
 
@@ -65,25 +66,22 @@ fn stored_shape(tensor: &Tensor, convolution: bool) -> Vec<usize> {
     }
 }
 
-/// Reads every parameter and buffer of `model` into `memory`, where `bytes_of` finds the bytes of a
-/// tensor.
+/// Reads every parameter and buffer of `model`. `pieces` has each tensor overwritten piece by piece,
+/// in their order.
 ///
 /// # Errors
-/// If the file cannot be read, or does not hold exactly the model's tensors. Names, shapes and
-/// types are checked before the first value is changed.
-pub fn load<M: ?Sized>(
+/// If the file cannot be read, or does not hold exactly the model's tensors, or what `pieces` says.
+pub fn load(
     path: &Path,
     model: &Model,
-    memory: &mut M,
-    bytes_of: impl Fn(&mut M, StorageId) -> &mut [u8],
+    mut pieces: impl FnMut(StorageId, &mut Fill<'_>) -> io::Result<()>,
 ) -> Result<(), WeightsError> {
     let mut file = TensorFile::open(path)?;
     for (stored, names) in match_names(path, &file, model)? {
-        let bytes = bytes_of(memory, stored.tensor);
-        file.read(&names[0], &stored, bytes)?;
+        file.read(&names[0], &stored, |fill| pieces(stored.tensor, fill))?;
         // No convolution has two names, so both are in the program's layout.
         if let Some(tied) = names.get(1)
-            && !file.is_equal(tied, bytes)?
+            && !file.are_equal(&names[0], tied)?
         {
             return Err(WeightsError::TiedDiffer {
                 path: path.to_owned(),
@@ -95,17 +93,17 @@ pub fn load<M: ?Sized>(
     Ok(())
 }
 
-/// Writes every parameter and buffer of `model`, whose bytes `bytes_of` gives. The file appears
-/// whole or not at all.
+/// Writes every parameter and buffer of `model`, whose bytes `pieces` hands out piece by piece, in
+/// their order. The file appears whole or not at all.
 ///
 /// # Errors
-/// If the file cannot be written, or a tensor has another size.
-pub fn save<'v>(
+/// If the file cannot be written, or a tensor has another size, or what `pieces` says.
+pub fn save(
     path: &Path,
     model: &Model,
-    bytes_of: impl Fn(StorageId) -> &'v [u8],
+    pieces: impl Fn(StorageId, &mut Take<'_>) -> io::Result<()>,
 ) -> Result<(), WeightsError> {
-    write_tensors(path, None, stored(model), false, bytes_of)
+    write_tensors(path, None, stored(model), false, pieces)
 }
 
 /// Each tensor of the model with its names in the file, one or two.

@@ -10,7 +10,7 @@
 //! likewise but back from where its transfer starts. A recomputation needs its own scratch at the
 //! rank of its first backward use.
 
-use rekindle_graph::{Bytes, Micros};
+use rekindle_graph::{Bytes, Micros, one_line};
 
 use super::swap::Channel;
 use super::table::{Entry, Table};
@@ -139,10 +139,14 @@ fn check(profile: &ActivationLevel) -> Result<(), ActivationPlanError> {
         let found = [a.created, a.last_forward, a.first_backward, a.last_backward];
         let ordered = found[0] <= found[1] && found[1] < found[2] && found[2] <= found[3];
         if !ordered || found[3] >= times {
-            return Err(ActivationPlanError::Ranks { name: a.name.clone(), ranks: times, found });
+            return Err(ActivationPlanError::Ranks {
+                name: one_line(&a.name),
+                ranks: times,
+                found,
+            });
         }
         if let Some(&source_row) = a.sources.iter().find(|&&s| s >= count) {
-            return Err(ActivationPlanError::Source { name: a.name.clone(), source_row, count });
+            return Err(ActivationPlanError::Source { name: one_line(&a.name), source_row, count });
         }
     }
     check_sizes(profile)
@@ -156,7 +160,7 @@ fn check_sizes(profile: &ActivationLevel) -> Result<(), ActivationPlanError> {
     for a in &profile.activations {
         let most = a.bytes.max(a.recompute_memory);
         sum = sum.checked_add(most).ok_or_else(|| ActivationPlanError::SizeOverflow {
-            name: a.name.clone(),
+            name: one_line(&a.name),
             bytes: a.bytes,
             recompute: a.recompute_memory,
         })?;

@@ -13,17 +13,17 @@ pub struct Transfer {
     pub bytes: usize,
 }
 
-/// `offload`: `x →` copies a tensor to its slot. May run once.
+/// `swap_out`: `x →` copies a tensor to its slot. May run once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Offload(pub Transfer);
 
-/// `fetch`: `→ x` copies a tensor back from its slot. May run once.
+/// `swap_in`: `→ x` copies a tensor back from its slot. May run once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fetch(pub Transfer);
 
 impl Operation for Offload {
     const FACTS: Facts<Offload> = Facts {
-        name: "offload",
+        name: "swap_out",
         shapes: |op| Shapes::new([Operand::U8(op.0.bytes)], []),
         effect: Effects::Once { updates: |_| &[] },
         flops: |_| 0,
@@ -33,7 +33,7 @@ impl Operation for Offload {
 
 impl Operation for Fetch {
     const FACTS: Facts<Fetch> = Facts {
-        name: "fetch",
+        name: "swap_in",
         shapes: |op| Shapes::new([], [Operand::U8(op.0.bytes)]),
         effect: Effects::Once { updates: |_| &[] },
         flops: |_| 0,

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use rekindle_engine::{Engine, Iteration};
+use rekindle_engine::{Engine, EngineError, Iteration};
 use rekindle_graph::StorageId;
 use rekindle_models::{Model, ModelOptions, weights};
 use safetensors::SafeTensors;
@@ -25,9 +25,7 @@ pub(crate) fn run(request: &Request) -> Outcome<()> {
 fn loaded_engine(request: &Request, model: &Model) -> Outcome<Engine> {
     let mut engine = Engine::new(&model.program, request.threads)?;
     let path = Path::new(request.get("weights")?);
-    weights::load(path, model, &mut engine, |engine, id| {
-        engine.bytes_mut(id).expect("it is persistent")
-    })?;
+    weights::load(path, model, |id, fill| engine.write_pieces(id, fill))?;
     write_data(&mut engine, model, Path::new(request.get("data")?))?;
     Ok(engine)
 }
@@ -40,8 +38,10 @@ fn record_gradients(request: &Request) -> Outcome<()> {
     engine.run(Iteration { seed: 0, number: 1 })?;
     let gradients: BTreeMap<StorageId, StorageId> = model.gradients.iter().copied().collect();
     // A buffer has no gradient; its own values take the place.
-    let read = |id: StorageId| bytes(&engine, gradients.get(&id).copied().unwrap_or(id));
-    weights::save(&Path::new(request.get("out")?).join("gradients.safetensors"), &model, read)?;
+    let path = Path::new(request.get("out")?).join("gradients.safetensors");
+    weights::save(&path, &model, |id, take| {
+        engine.read_pieces(gradients.get(&id).copied().unwrap_or(id), take)
+    })?;
     Ok(())
 }
 
@@ -55,9 +55,8 @@ fn record_training(request: &Request) -> Outcome<()> {
         assert_eq!(peak, engine.predicted(), "the measured peak is the predicted one");
         println!("{:e}", engine.read_f32(model.loss)?[0]);
     }
-    weights::save(&Path::new(request.get("out")?).join("final.safetensors"), &model, |id| {
-        bytes(&engine, id)
-    })?;
+    let path = Path::new(request.get("out")?).join("final.safetensors");
+    weights::save(&path, &model, |id, take| engine.read_pieces(id, take))?;
     Ok(())
 }
 
@@ -71,11 +70,13 @@ fn write_data(engine: &mut Engine, model: &Model, path: &Path) -> Outcome<()> {
             let (name, is, shape) = (&tensor.name, stored.shape(), &tensor.shape);
             return Err(format!("`{name}` is {is:?}, not {shape:?}").into());
         }
-        engine.bytes_mut(input.tensor)?.copy_from_slice(stored.data());
+        let mut rest = stored.data();
+        engine.write_pieces(input.tensor, |piece| {
+            let (now, later) = rest.split_at(piece.len());
+            piece.copy_from_slice(now);
+            rest = later;
+            Ok::<(), EngineError>(())
+        })?;
     }
     Ok(())
-}
-
-fn bytes(engine: &Engine, id: StorageId) -> &[u8] {
-    engine.bytes(id).expect("it is persistent or an output")
 }

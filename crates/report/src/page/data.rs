@@ -66,8 +66,14 @@ pub struct StepReport {
     pub tensors: Vec<Tensor>,
     /// The plain step first, then the plans.
     pub schedules: Vec<DrawnSchedule>,
-    /// Ascending by peak.
+    /// Without a store. Ascending by peak.
     pub frontier: Vec<FrontierPoint>,
+    /// The point of `frontier` below which less memory costs much; `None` where there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub knee: Option<usize>,
+    /// With a store; `None` where there is none. Ascending by peak.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stored_frontier: Option<StoredFrontier>,
     /// Plans of other methods, to be shown beside the frontier.
     pub beside: Vec<Beside>,
     /// In the order in which they are made.
@@ -91,6 +97,10 @@ pub struct NodeRow {
 /// Writes the word for a phase.
 fn phase_word<S: Serializer>(phase: &Option<Phase>, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(if phase.is_some() { gtype(*phase) } else { "other" })
+}
+
+fn is_zero(times: &u32) -> bool {
+    *times == 0
 }
 
 /// A block of bytes.
@@ -123,7 +133,7 @@ pub struct DrawnSchedule {
     pub again: Vec<bool>,
     /// When each run begins, in seconds, and when all is done: one more than there are runs.
     pub start: Vec<f64>,
-    /// The highest bytes during each run.
+    /// The highest bytes during each run, and during what was fetched since the run before it.
     pub total: Vec<u64>,
     /// The same for each of [`StepReport::layers`]; they add up to `total`.
     pub layers: Vec<Vec<u64>>,
@@ -131,6 +141,57 @@ pub struct DrawnSchedule {
     pub lives: Vec<[u32; 3]>,
     /// As long as [`StepReport::activations`], or empty for the plain step.
     pub decisions: Vec<DecisionRow>,
+    /// What goes to a store and comes back; `None` where nothing does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transfers: Option<DrawnTransfers>,
+}
+
+/// What a schedule moves to a store and back, and when. Times are seconds since the step began.
+#[derive(Clone, Debug, Serialize)]
+pub struct DrawnTransfers {
+    /// The store, as it is typed.
+    pub store: String,
+    /// Bytes that go out.
+    pub moved_out: u64,
+    /// Bytes that come back.
+    pub moved_in: u64,
+    /// The most that the store holds.
+    pub store_peak: u64,
+    /// Bytes that live in the store between training steps.
+    pub stored_at_start: u64,
+    /// How long something is copied while nodes run.
+    pub hidden_seconds: f64,
+    /// How long something is copied while nothing runs.
+    pub waited_seconds: f64,
+    /// In the order of time; one after another.
+    pub out: Vec<DrawnCopy>,
+    /// In the order of time; one after another.
+    #[serde(rename = "in")]
+    pub back: Vec<DrawnCopy>,
+    /// When nothing runs, in the order of time.
+    pub waits: Vec<DrawnWait>,
+}
+
+/// One copy of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct DrawnCopy {
+    /// Index in [`StepReport::tensors`].
+    pub tensor: u32,
+    /// When it begins.
+    pub began: f64,
+    /// When it ends.
+    pub ended: f64,
+}
+
+/// A time in which nothing runs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DrawnWait {
+    /// When it begins.
+    pub began: f64,
+    /// When it ends.
+    pub ended: f64,
+    /// What is waited for, as a sentence.
+    pub about: String,
 }
 
 /// A point of the trade-off between peak and time.
@@ -146,6 +207,21 @@ pub struct FrontierPoint {
     pub bound_seconds: f64,
     /// How many runs are recomputations.
     pub recomputed: u64,
+    /// Bytes that are moved out and in; `None` where there is no store.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub moved: Option<u64>,
+}
+
+/// The trade-off where storages can be moved, too.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StoredFrontier {
+    /// The store, as it is typed.
+    pub store: String,
+    /// Ascending by peak.
+    pub points: Vec<FrontierPoint>,
+    /// As [`StepReport::knee`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub knee: Option<usize>,
 }
 
 /// A plan of another method.
@@ -183,8 +259,11 @@ pub struct ActivationRow {
 /// What a plan does with an activation.
 #[derive(Clone, Debug, Serialize)]
 pub struct DecisionRow {
-    /// How often it is made again; 0 if it is kept.
+    /// How often it is made again; 0 if it is kept or moved.
     pub recomputed: u32,
+    /// How often it comes back from the store; 0 if it is not moved.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub moved: u32,
     /// Why.
     pub reason: String,
     /// Time that the plan spends on making it again.

@@ -10,8 +10,8 @@
 mod data;
 
 pub use data::{
-    ActivationRow, Beside, Comparison, DecisionRow, DrawnSchedule, FrontierPoint, Missing, NodeRow,
-    Page, Section, StepReport, Tensor,
+    ActivationRow, Beside, Comparison, DecisionRow, DrawnCopy, DrawnSchedule, DrawnTransfers,
+    DrawnWait, FrontierPoint, Missing, NodeRow, Page, Section, StepReport, StoredFrontier, Tensor,
 };
 
 use crate::svg::escaped;
@@ -26,6 +26,7 @@ const SCRIPTS: &[&str] = &[
     include_str!("../../page/plot.js"),
     include_str!("../../page/memory.js"),
     include_str!("../../page/panel.js"),
+    include_str!("../../page/lanes.js"),
     include_str!("../../page/peak.js"),
     include_str!("../../page/frontier.js"),
     include_str!("../../page/activations.js"),

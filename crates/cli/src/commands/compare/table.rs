@@ -1,10 +1,11 @@
 //! The rows of a comparison as text, as CSV and as the notes of the charts.
 
-use rekindle_analysis::{csv_text, text_cell};
+use rekindle_analysis::{Transfers, csv_text, text_cell};
 use rekindle_report::Compared;
 use serde_json::{Value, json};
 
 use super::{MeasuredPlan, Row};
+use crate::commands::stages::moves_of;
 use crate::summary::percent;
 
 /// Cells under each other, no wider than a terminal of 80 columns.
@@ -66,6 +67,11 @@ impl Row {
         }
     }
 
+    /// What is moved to the store and back; `None` if nothing.
+    fn moves(&self) -> Option<Transfers> {
+        moves_of(&self.planned()?.fitted)
+    }
+
     fn overhead(&self) -> Option<f64> {
         self.planned()?.pair.overhead()
     }
@@ -102,14 +108,35 @@ pub(crate) fn line(row: &Row) -> String {
     ]);
     let checked = row.planned().is_some_and(|p| p.checked);
     let same = checked.then(|| "every bit the same".to_owned());
-    let remarks = [row.remark()].into_iter().chain(same);
+    let moved = row.moves().map(|moves| {
+        let Transfers { moved_out, moved_in, waited, .. } = moves;
+        format!("moves {moved_out} out and {moved_in} in, and waits {waited} for them")
+    });
+    let remarks = [row.remark()].into_iter().chain(moved).chain(same);
     let remarks = remarks.filter(|remark| !remark.is_empty());
     let below = remarks.map(|remark| format!("\n{:>5} {remark}", ""));
     below.fold(cells, |line, below| line + &below)
 }
 
-/// The named values of a row for a program; `null` where there is none.
-fn cells(model: &str, strategy: &str, row: &Row) -> [(&'static str, Value); 15] {
+/// The named values of each row for a program; `null` where there is none. Where a row moves
+/// something, all say what is moved.
+fn cells(model: &str, strategy: &str, rows: &[Row]) -> Vec<Vec<(&'static str, Value)>> {
+    let any = rows.iter().any(|row| row.moves().is_some());
+    let all = |row: &Row| {
+        let mut cells = cells_of(model, strategy, row).to_vec();
+        if any {
+            let moves = row.moves();
+            let moved = moves.as_ref().map(|m| (m.moved_out.get(), m.moved_in.get()));
+            cells.push(("moved_out_bytes", json!(moved.map(|(out, _)| out))));
+            cells.push(("moved_in_bytes", json!(moved.map(|(_, back)| back))));
+            cells.push(("waited_us", json!(moves.map(|m| m.waited.get()))));
+        }
+        cells
+    };
+    rows.iter().map(all).collect()
+}
+
+fn cells_of(model: &str, strategy: &str, row: &Row) -> [(&'static str, Value); 15] {
     let planned = row.planned();
     [
         ("model", json!(model)),
@@ -142,15 +169,15 @@ pub(crate) fn csv(model: &str, strategy: &str, rows: &[Row]) -> String {
         Value::Null => String::new(),
         other => other.to_string(),
     };
-    let rows = rows.iter().map(|row| cells(model, strategy, row));
-    let columns: Vec<&str> =
-        rows.clone().next().into_iter().flatten().map(|(name, _)| name).collect();
-    csv_text(&columns, rows.map(|row| row.map(|(_, value)| text(value)).to_vec()))
+    let rows = cells(model, strategy, rows);
+    let columns: Vec<&str> = rows.first().into_iter().flatten().map(|(name, _)| *name).collect();
+    let cells = |row: Vec<(&str, Value)>| row.into_iter().map(|(_, value)| text(value)).collect();
+    csv_text(&columns, rows.into_iter().map(cells))
 }
 
 /// The columns of [`csv`] as JSON.
 pub(crate) fn json(model: &str, strategy: &str, rows: &[Row]) -> Vec<Value> {
     let named = |(name, value): (&str, Value)| (name.to_owned(), value);
-    let one = |row: &Row| Value::from_iter(cells(model, strategy, row).map(named));
-    rows.iter().map(one).collect()
+    let rows = cells(model, strategy, rows).into_iter();
+    rows.map(|row| Value::from_iter(row.into_iter().map(named))).collect()
 }

@@ -72,7 +72,9 @@ impl Reported {
             }
             _ => self.add(&name, &graph.to_json())?,
         }
-        self.add(&format!("{stem}.plan.json"), &plan.to_json())
+        // A plan that moves storages stands beside the one that recomputes alone.
+        let kind = if plan.schedule.has_transfers() { "moving.plan" } else { "plan" };
+        self.add(&format!("{stem}.{kind}.json"), &plan.to_json())
     }
 
     /// Adds a file.

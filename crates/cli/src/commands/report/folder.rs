@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use rekindle_analysis::{ActivationStats, NodeStats, read_activation_stats, read_node_stats};
 use rekindle_graph::{Graph, Plan, read_graph, read_plan, read_text};
-use rekindle_report::page::{Comparison, FrontierPoint};
+use rekindle_report::page::Comparison;
 
-use super::tables;
+use super::tables::{self, FrontierTable};
 
 /// A file and what is in it.
 pub(super) struct Found<T> {
@@ -22,7 +22,7 @@ pub(super) struct Folder {
     pub(super) plans: Vec<Found<Plan>>,
     pub(super) nodes: Vec<Found<Vec<NodeStats>>>,
     pub(super) activations: Vec<Found<Vec<ActivationStats>>>,
-    pub(super) frontiers: Vec<Found<Vec<FrontierPoint>>>,
+    pub(super) frontiers: Vec<Found<FrontierTable>>,
     pub(super) comparisons: Vec<Found<Vec<Comparison>>>,
 }
 

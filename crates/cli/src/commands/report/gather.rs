@@ -12,12 +12,14 @@ use rekindle_analysis::{
 use rekindle_graph::{Graph, Phase, Plan, Schedule, StorageId, Timeline};
 use rekindle_plan::{Choice, NoWatch, Options, Strategy, decisions};
 use rekindle_report::page::{
-    ActivationRow, Beside, DecisionRow, FrontierPoint, NodeRow, Page, StepReport, Tensor,
+    ActivationRow, Beside, DecisionRow, FrontierPoint, NodeRow, Page, StepReport, StoredFrontier,
+    Tensor,
 };
 
 use super::folder::{Folder, Found};
 use super::missing::{of_graph, step_words, the_comparison, the_graph};
 use super::schedule::schedule;
+use super::tables::knee_of;
 
 /// Everything that the page shows.
 pub(super) fn page(found: Folder, folder: &Path) -> anyhow::Result<Page> {
@@ -72,12 +74,14 @@ fn step_of(found: &Found<Graph>, folder: &Folder) -> anyhow::Result<StepReport> 
     let mut schedules =
         vec![schedule("plain".into(), graph, &tensors, &Schedule::plain(graph), None, Vec::new())?];
     for plan in plans_of(graph, folder) {
-        let name = format!("{}, {}", strategy_of(plan), plan.budget);
+        let store = if plan.schedule.has_transfers() { ", with a store" } else { "" };
+        let name = format!("{}, {}{store}", strategy_of(plan), plan.budget);
         let decisions = decision_rows(graph, plan, &storages)?;
         let budget = Some(plan.budget.get());
         let drawn = schedule(name, graph, &tensors, &plan.schedule, budget, decisions)?;
         schedules.push(drawn);
     }
+    let (frontier, stored_frontier) = frontiers_of(&plain, folder);
     Ok(StepReport {
         name: display_name(&model, batch),
         model,
@@ -86,7 +90,9 @@ fn step_of(found: &Found<Graph>, folder: &Folder) -> anyhow::Result<StepReport> 
         layers: LAYERS.iter().map(|(name, _)| (*name).into()).collect(),
         tensors,
         schedules,
-        frontier: frontier_of(&plain, folder),
+        knee: knee_of(&frontier),
+        frontier,
+        stored_frontier,
         beside: beside(graph, folder)?,
         activations,
     })
@@ -107,16 +113,18 @@ fn strategy_of(plan: &Plan) -> &str {
     plan.strategy.as_deref().unwrap_or("a plan")
 }
 
-/// The frontier whose largest budget is this plain step's peak. What it does there takes the plain
-/// step's time, in an order that may need less.
-fn frontier_of(plain: &Timeline, folder: &Folder) -> Vec<FrontierPoint> {
+/// The frontiers whose largest budget is this plain step's peak, without a store and with one. What
+/// they do there takes the plain step's time, in an order that may need less.
+fn frontiers_of(plain: &Timeline, folder: &Folder) -> (Vec<FrontierPoint>, Option<StoredFrontier>) {
     let is_plain = |p: &FrontierPoint| {
         let close = (p.seconds - plain.time.seconds()).abs() <= 1e-9 * plain.time.seconds();
         p.recomputed == 0 && p.budget == plain.peak.get() && close
     };
-    let mut frontiers = folder.frontiers.iter().map(|f| &f.content);
-    let own = frontiers.find(|points| points.iter().any(is_plain));
-    own.cloned().unwrap_or_default()
+    let own = |points: &[FrontierPoint]| points.iter().any(is_plain);
+    let tables = || folder.frontiers.iter().map(|f| &f.content);
+    let without = tables().map(|t| &t.points).find(|points| own(points));
+    let with = tables().filter_map(|t| t.stored.as_ref()).find(|stored| own(&stored.points));
+    (without.cloned().unwrap_or_default(), with.cloned())
 }
 
 /// What other methods reach: those without a budget are made here, those with one are plans of the
@@ -159,11 +167,14 @@ fn decision_rows(
     let decisions = decisions(graph, plan)?;
     let row = |storage: &StorageId| {
         let decision = decisions.iter().find(|d| d.storage == *storage);
+        let (recomputed, moved) = match decision.map(|d| d.choice) {
+            Some(Choice::Recompute { times }) => (times, 0),
+            Some(Choice::Move { times }) => (0, times),
+            Some(Choice::Keep) | None => (0, 0),
+        };
         DecisionRow {
-            recomputed: match decision.map(|d| d.choice) {
-                Some(Choice::Recompute { times }) => times,
-                Some(Choice::Keep | Choice::Move { .. }) | None => 0,
-            },
+            recomputed,
+            moved,
             reason: decision.map_or("", |d| d.reason.text()).into(),
             spent_seconds: decision.map_or(0.0, |d| d.spent.seconds()),
         }
@@ -258,6 +269,8 @@ fn step_without_graph(nodes: &Found<Vec<NodeStats>>, folder: &Folder) -> StepRep
         tensors: Vec::new(),
         schedules: Vec::new(),
         frontier: Vec::new(),
+        knee: None,
+        stored_frontier: None,
         beside: Vec::new(),
         activations: rows.into_iter().flatten().map(activation_row).collect(),
     }

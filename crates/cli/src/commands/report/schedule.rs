@@ -1,9 +1,11 @@
-//! A schedule as the page draws it: what runs when, in how many bytes, and from which run to which
-//! each storage is live.
+//! A schedule as the page draws it: what runs when, in how many bytes, from which run to which each
+//! storage is live, and what goes to a store and back meanwhile.
 
-use rekindle_analysis::LAYERS;
+use rekindle_analysis::{Awaiting, Direction, LAYERS, Transfers, transfers};
 use rekindle_graph::{Graph, Moment, ScheduleError, Step, StorageId, replay};
-use rekindle_report::page::{DecisionRow, DrawnSchedule, Tensor};
+use rekindle_report::page::{
+    DecisionRow, DrawnCopy, DrawnSchedule, DrawnTransfers, DrawnWait, Tensor,
+};
 
 /// `schedule` on `graph`, whose storages are `tensors`.
 ///
@@ -30,10 +32,11 @@ pub(super) fn schedule(
         layers: vec![Vec::new(); LAYERS.len()],
         lives: Vec::new(),
         decisions,
+        transfers: drawn_transfers(graph, tensors, schedule)?,
     };
-    let mut drawn = Drawn::new(graph, tensors, page);
+    let mut drawn = Drawn::new(graph, tensors, schedule, page);
     let timeline = replay(graph, schedule, |moment| drawn.step(moment))?;
-    graph.storage_ids().for_each(|storage| drawn.free(storage));
+    drawn.end();
     let mut page = drawn.page;
     page.lives.sort_unstable();
     page.seconds = timeline.time.seconds();
@@ -41,6 +44,52 @@ pub(super) fn schedule(
     page.peak = timeline.peak.get();
     page.peak_run = page.total.iter().position(|&bytes| bytes == page.peak).unwrap_or(0);
     Ok(page)
+}
+
+/// What `schedule` moves; `None` if nothing.
+fn drawn_transfers(
+    graph: &Graph,
+    tensors: &[Tensor],
+    schedule: &rekindle_graph::Schedule,
+) -> Result<Option<DrawnTransfers>, ScheduleError> {
+    let Some(found) = transfers(graph, schedule)? else {
+        return Ok(None);
+    };
+    let name = |storage: StorageId| &tensors[storage.index()].name;
+    let about = |before: Awaiting| match before {
+        Awaiting::Run(node) => {
+            format!("{} waits for what it reads or updates", graph.node(node).name)
+        }
+        Awaiting::Free(storage) => format!("the bytes of {} are still being copied", name(storage)),
+        Awaiting::End => "everything has run; the last copies end".into(),
+    };
+    let wait = |wait: &rekindle_analysis::Wait| DrawnWait {
+        began: wait.span.began.seconds(),
+        ended: wait.span.ended.seconds(),
+        about: about(wait.before),
+    };
+    Ok(Some(DrawnTransfers {
+        store: schedule.store.map_or_else(String::new, |store| store.to_string()),
+        moved_out: found.moved_out.get(),
+        moved_in: found.moved_in.get(),
+        store_peak: found.store_peak.get(),
+        stored_at_start: found.stored_at_start.get(),
+        hidden_seconds: found.hidden.seconds(),
+        waited_seconds: found.waited.seconds(),
+        out: copies(&found, Direction::Out),
+        back: copies(&found, Direction::In),
+        waits: found.waits.iter().map(wait).collect(),
+    }))
+}
+
+fn copies(found: &Transfers, direction: Direction) -> Vec<DrawnCopy> {
+    let copies = found.copies.iter().filter(|copy| copy.direction == direction);
+    let drawn = copies.map(|copy| DrawnCopy {
+        tensor: copy.storage.0,
+        began: copy.span.began.seconds(),
+        ended: copy.span.ended.seconds(),
+    });
+    drawn.collect()
 }
 
 /// What has been drawn so far.
@@ -52,19 +101,50 @@ struct Drawn<'t> {
     /// The bytes of each layer now.
     now: Vec<u64>,
     ran: Vec<bool>,
+    /// The highest bytes after a fetch since the last run, in all and of each layer.
+    fetched: Option<(u64, Vec<u64>)>,
 }
 
 impl<'t> Drawn<'t> {
-    fn new(graph: &Graph, tensors: &'t [Tensor], page: DrawnSchedule) -> Drawn<'t> {
+    fn new(
+        graph: &Graph,
+        tensors: &'t [Tensor],
+        schedule: &rekindle_graph::Schedule,
+        page: DrawnSchedule,
+    ) -> Drawn<'t> {
         let mut drawn = Drawn {
             tensors,
             page,
             since: vec![None; graph.storages().len()],
             now: vec![0; LAYERS.len()],
             ran: vec![false; graph.nodes().len()],
+            fetched: None,
         };
-        graph.sources().for_each(|storage| drawn.claim(storage));
+        let mut stored = vec![false; graph.storages().len()];
+        schedule.stored_at_start.iter().for_each(|storage| stored[storage.index()] = true);
+        let in_memory = |storage: &StorageId| !stored[storage.index()];
+        graph.sources().filter(in_memory).for_each(|storage| drawn.claim(storage));
         drawn
+    }
+
+    /// What is live now is live to the end.
+    fn end(&mut self) {
+        let last = self.page.runs.len().saturating_sub(1);
+        self.count_fetched(last);
+        (0..self.since.len()).for_each(|storage| self.free(StorageId::new(storage)));
+    }
+
+    /// Counts what was fetched since the run before as part of `run`, where that is more.
+    fn count_fetched(&mut self, run: usize) {
+        let page = &mut self.page;
+        if let Some((total, layers)) = self.fetched.take()
+            && page.total.get(run).is_some_and(|&bytes| bytes < total)
+        {
+            page.total[run] = total;
+            for (layer, bytes) in page.layers.iter_mut().zip(layers) {
+                layer[run] = bytes;
+            }
+        }
     }
 
     fn step(&mut self, moment: &Moment<'_>) {
@@ -83,9 +163,17 @@ impl<'t> Drawn<'t> {
                 if let Some(bytes) = page.layers.last_mut().and_then(|layer| layer.last_mut()) {
                     *bytes += moment.scratch.get();
                 }
+                let run = page.runs.len() - 1;
+                self.count_fetched(run);
             }
             Step::Free(storage) => self.free(storage),
-            Step::Offload(_) | Step::Fetch(_) => {}
+            Step::Fetch(_) => {
+                let bytes = moment.during.get();
+                if self.fetched.as_ref().is_none_or(|(most, _)| *most < bytes) {
+                    self.fetched = Some((bytes, self.now.clone()));
+                }
+            }
+            Step::Offload(_) => {}
         }
     }
 
@@ -108,7 +196,7 @@ impl<'t> Drawn<'t> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rekindle_graph::NodeId;
+    use rekindle_graph::{NodeId, Schedule};
 
     /// `f` makes s1 from the input s0 with 2 bytes of scratch, `b` reads both.
     const GRAPH: &str = r#"{"format": "remat.graph/1",
@@ -122,14 +210,18 @@ mod tests {
         "outputs": [2]}"#;
 
     fn drawn(steps: Vec<Step>) -> DrawnSchedule {
-        let graph = Graph::from_json(GRAPH).expect("a graph");
+        drawn_of(GRAPH, &steps.into())
+    }
+
+    fn drawn_of(graph: &str, of: &Schedule) -> DrawnSchedule {
+        let graph = Graph::from_json(graph).expect("a graph");
         let tensor = |id: StorageId| Tensor {
             name: graph.storage_name(id),
             bytes: graph.storage(id).bytes.get(),
             layer: id.index(),
         };
         let tensors: Vec<Tensor> = graph.storage_ids().map(tensor).collect();
-        let drawn = schedule("s".into(), &graph, &tensors, &steps.into(), None, Vec::new());
+        let drawn = schedule("s".into(), &graph, &tensors, of, None, Vec::new());
         drawn.expect("it can be replayed")
     }
 
@@ -147,6 +239,47 @@ mod tests {
         assert_eq!(schedule.lives, [[0, 0, 2], [1, 0, 0], [1, 1, 2], [2, 2, 2]]);
         // At b: the input, the activation and the gradient.
         assert_eq!(schedule.peak, 1 + 4 + 8);
+    }
+
+    #[test]
+    fn what_is_moved_is_live_again_from_its_fetch() {
+        let [f, b] = [1, 2].map(|n| Step::Run(NodeId(n)));
+        let s1 = StorageId(1);
+        let steps = vec![f, Step::Offload(s1), Step::Free(s1), Step::Fetch(s1), b];
+        let store = rekindle_graph::parse_store("out=2MB/s,in=4MB/s").expect("a store");
+        let moving = Schedule { steps, store: Some(store), stored_at_start: Vec::new() };
+        let schedule = drawn_of(GRAPH, &moving);
+        // Out from 1 to 3, while nothing runs; back from 3 to 4, which b waits for.
+        assert_eq!(schedule.start, [0.0, 4e-6, 5e-6]);
+        assert_eq!(schedule.lives, [[0, 0, 1], [1, 0, 0], [1, 1, 1], [2, 1, 1]]);
+        let transfers = schedule.transfers.expect("it moves");
+        assert_eq!(transfers.out, [DrawnCopy { tensor: 1, began: 1e-6, ended: 3e-6 }]);
+        assert_eq!(transfers.back, [DrawnCopy { tensor: 1, began: 3e-6, ended: 4e-6 }]);
+        assert_eq!(transfers.waits.len(), 2);
+        assert!(transfers.waits[1].about.starts_with("b waits"), "{:?}", transfers.waits[1]);
+        assert_eq!((transfers.moved_out, transfers.moved_in), (4, 4));
+    }
+
+    #[test]
+    fn what_is_fetched_and_freed_between_two_runs_counts_as_part_of_the_next() {
+        // A parameter of 100 bytes lives in the store, and comes by without being read.
+        let graph = GRAPH
+            .replace(
+                r#""role": "gradient"}"#,
+                r#""role": "gradient"}, {"bytes": 100,
+                     "role": "parameter"}"#,
+            )
+            .replace(r#""writes": [0]}"#, r#""writes": [0, 3]}"#);
+        let [f, b] = [1, 2].map(|n| Step::Run(NodeId(n)));
+        let w = StorageId(3);
+        let steps = vec![f, Step::Fetch(w), Step::Free(w), b];
+        let store = rekindle_graph::parse_store("out=2MB/s,in=4MB/s").expect("a store");
+        let moving = Schedule { steps, store: Some(store), stored_at_start: vec![w] };
+        let schedule = drawn_of(&graph, &moving);
+        assert_eq!(schedule.total, [7, 1 + 4 + 100]);
+        assert_eq!(schedule.layers[3], [0, 100]);
+        assert_eq!((schedule.peak, schedule.peak_run), (105, 1));
+        assert_eq!(schedule.transfers.expect("it moves").stored_at_start, 100);
     }
 
     #[test]

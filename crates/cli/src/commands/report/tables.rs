@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use rekindle_analysis::{TableError, text_of_cell};
-use rekindle_report::page::{Comparison, FrontierPoint};
+use rekindle_analysis::{TableError, knee, text_of_cell};
+use rekindle_graph::{Bytes, Micros};
+use rekindle_report::page::{Comparison, FrontierPoint, StoredFrontier};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -15,6 +16,22 @@ struct FrontierRow {
     time_us: f64,
     recomputed_runs: u64,
     lower_bound_us: f64,
+    /// Empty, or not there at all, for what is planned without a store.
+    #[serde(default)]
+    store: String,
+    #[serde(default)]
+    moved_out_bytes: Option<u64>,
+    #[serde(default)]
+    moved_in_bytes: Option<u64>,
+}
+
+/// What is in a frontier's table.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FrontierTable {
+    /// Without a store, ascending by peak.
+    pub(super) points: Vec<FrontierPoint>,
+    /// With one.
+    pub(super) stored: Option<StoredFrontier>,
 }
 
 /// A row of a comparison, as far as the page shows it.
@@ -35,19 +52,45 @@ struct ComparisonRow {
     remark: String,
 }
 
-/// The points, ascending by peak.
-pub(super) fn frontier(path: &Path, text: &str) -> Result<Vec<FrontierPoint>, TableError> {
+/// The points without a store and those with one.
+pub(super) fn frontier(path: &Path, text: &str) -> Result<FrontierTable, TableError> {
+    let mut found = FrontierTable::default();
+    for row in rows::<FrontierRow>(path, text)? {
+        let point = point(&row);
+        if row.store.is_empty() {
+            found.points.push(point);
+            continue;
+        }
+        let store = text_of_cell(&row.store).to_owned();
+        let empty = StoredFrontier { store, points: Vec::new(), knee: None };
+        found.stored.get_or_insert(empty).points.push(point);
+    }
+    let sort = |points: &mut Vec<FrontierPoint>| points.sort_by_key(|p| (p.peak, p.budget));
+    sort(&mut found.points);
+    if let Some(stored) = &mut found.stored {
+        sort(&mut stored.points);
+        stored.knee = knee_of(&stored.points);
+    }
+    Ok(found)
+}
+
+/// The knee of a frontier.
+pub(super) fn knee_of(points: &[FrontierPoint]) -> Option<usize> {
+    let trade = points.iter().map(|p| (Bytes(p.peak), Micros(p.seconds)));
+    knee(&trade.collect::<Vec<_>>())
+}
+
+fn point(row: &FrontierRow) -> FrontierPoint {
     const MICROS: f64 = 1e-6;
-    let point = |row: FrontierRow| FrontierPoint {
+    let moved = row.moved_out_bytes.zip(row.moved_in_bytes);
+    FrontierPoint {
         budget: row.budget_bytes,
         peak: row.peak_bytes,
         seconds: row.time_us * MICROS,
         bound_seconds: row.lower_bound_us * MICROS,
         recomputed: row.recomputed_runs,
-    };
-    let mut points: Vec<FrontierPoint> = rows(path, text)?.into_iter().map(point).collect();
-    points.sort_by_key(|p| (p.peak, p.budget));
-    Ok(points)
+        moved: moved.map(|(out, back)| out.saturating_add(back)),
+    }
 }
 
 /// The rows, in the order of the file.
@@ -84,10 +127,27 @@ mod tests {
     #[test]
     fn a_frontier_comes_back_in_order_of_its_peaks() {
         let text = format!("{HEADER}\n20,18,1000000,0,0,1000000,0\n10,9,1500000,50,3,1250000,20\n");
-        let points = frontier(Path::new("f.csv"), &text).expect("a frontier");
-        let peaks: Vec<u64> = points.iter().map(|p| p.peak).collect();
+        let found = frontier(Path::new("f.csv"), &text).expect("a frontier");
+        let peaks: Vec<u64> = found.points.iter().map(|p| p.peak).collect();
         assert_eq!(peaks, [9, 18]);
-        assert_eq!((points[0].seconds, points[0].bound_seconds), (1.5, 1.25));
+        assert_eq!((found.points[0].seconds, found.points[0].bound_seconds), (1.5, 1.25));
+        assert_eq!((found.points[0].moved, found.stored), (None, None));
+    }
+
+    #[test]
+    fn a_frontier_with_a_store_comes_back_beside_the_one_without() {
+        let text = format!(
+            "{HEADER},store,moved_out_bytes,moved_in_bytes,waited_us\n\
+             20,18,1000000,0,0,1000000,0,,,,\n\
+             20,18,1000000,0,0,1000000,0,\"out=1GB/s,in=1GB/s\",0,0,0\n\
+             10,6,1000000,0,0,1000000,0,\"out=1GB/s,in=1GB/s\",3,4,0\n"
+        );
+        let found = frontier(Path::new("f.csv"), &text).expect("a frontier");
+        assert_eq!(found.points.len(), 1);
+        let stored = found.stored.expect("it is there");
+        assert_eq!(stored.store, "out=1GB/s,in=1GB/s");
+        let moved: Vec<_> = stored.points.iter().map(|p| (p.peak, p.moved)).collect();
+        assert_eq!(moved, [(6, Some(7)), (18, Some(0))]);
     }
 
     #[test]

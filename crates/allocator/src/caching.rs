@@ -1,0 +1,378 @@
+//! PyTorch's caching allocator for CUDA, as arithmetic.
+//!
+//! The rules, which are those of `c10/cuda/CUDACachingAllocator.cpp` with its default settings, for
+//! one device and one stream:
+//! * *Round*: a request is rounded up to a multiple of 512 bytes.
+//! * *Pools*: up to 1 MiB it belongs to the small pool, above to the large one. Blocks of the two
+//!   never mix.
+//! * *Best fit*: the smallest free block of the pool that is large enough serves it; of several the
+//!   one with the lowest address.
+//! * *Split*: what is left of that block becomes a free block if it has at least 512 bytes (small
+//!   pool) or more than 1 MiB (large pool). Otherwise the request gets the whole block.
+//! * *Segments*: where no block is large enough, a segment is taken from the device: 2 MiB for the
+//!   small pool, 20 MiB for a request below 10 MiB, and the request rounded up to 2 MiB from there.
+//! * *Merge*: a block that is given back joins its free neighbours in the segment. Segments are not
+//!   given back to the device.
+//!
+//! With [`Segments::Expandable`] each pool has one segment that grows: memory is mapped to it in
+//! pieces of 2 MiB (small pool) or 20 MiB (large pool) until the room at its end is large enough,
+//! and every rest of 512 bytes is split off. The free block at the end, which can grow, counts as
+//! the largest: it serves a request only where no other can.
+//!
+//! Limits: no second stream, no limit of the device (at which PyTorch gives cached segments back
+//! before it fails), no setting of `PYTORCH_CUDA_ALLOC_CONF` but expandable segments. The device
+//! may place segments in another order than at rising addresses, which decides between free blocks
+//! of the same size.
+
+use rekindle_graph::Bytes;
+
+use crate::free_blocks::FreeBlocks;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+/// Every block is a multiple of this.
+const LEAST_BLOCK: u64 = 512;
+/// The largest request of the small pool.
+const SMALL: u64 = MIB;
+/// The segments of the small pool.
+const SMALL_SEGMENT: u64 = 2 * MIB;
+/// The segments of the large pool, for requests below [`LARGE_REQUEST`].
+const LARGE_SEGMENT: u64 = 20 * MIB;
+/// From here on a segment is made for the request.
+const LARGE_REQUEST: u64 = 10 * MIB;
+/// Such a segment is a multiple of this.
+const LARGE_ROUNDING: u64 = 2 * MIB;
+/// The addresses of an expandable segment: far more than any device has.
+const RESERVED_ADDRESSES: u64 = KIB.pow(4) * KIB;
+
+/// How memory is taken from the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Segments {
+    /// Segments of a fixed size, PyTorch's default.
+    #[default]
+    Fixed,
+    /// One segment for each pool that grows (`expandable_segments:True`).
+    Expandable,
+}
+
+/// Names a block that was handed out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block(u32);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Used,
+    Free,
+    /// Addresses of an expandable segment without memory behind them.
+    Unmapped,
+    /// Joined with a neighbour; the number is used again.
+    Gone,
+}
+
+/// A piece of a segment. Its neighbours are those with the next lower and higher addresses.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    address: u64,
+    size: u64,
+    state: State,
+    pool: usize,
+    before: Option<u32>,
+    after: Option<u32>,
+}
+
+/// The allocator's state.
+#[derive(Clone, Debug)]
+pub struct Caching {
+    segments: Segments,
+    pieces: Vec<Piece>,
+    /// Numbers of pieces that are gone.
+    spare: Vec<u32>,
+    /// Of the small pool and of the large pool.
+    free: [FreeBlocks; 2],
+    /// The piece without memory at the end of each pool's expandable segment.
+    unmapped: [Option<u32>; 2],
+    next_address: u64,
+    allocated: u64,
+    reserved: u64,
+    highest_allocated: u64,
+}
+
+impl Caching {
+    /// An allocator that has nothing yet.
+    pub fn new(segments: Segments) -> Caching {
+        Caching {
+            segments,
+            pieces: Vec::new(),
+            spare: Vec::new(),
+            free: [FreeBlocks::default(), FreeBlocks::default()],
+            unmapped: [None; 2],
+            next_address: 0,
+            allocated: 0,
+            reserved: 0,
+            highest_allocated: 0,
+        }
+    }
+
+    /// The bytes that are handed out, as the allocator counts them: whole blocks.
+    pub fn allocated(&self) -> Bytes {
+        Bytes(self.allocated)
+    }
+
+    /// The most that was handed out at any time.
+    pub fn highest_allocated(&self) -> Bytes {
+        Bytes(self.highest_allocated)
+    }
+
+    /// The bytes taken from the device. They are never given back, so this is also the highest.
+    pub fn reserved(&self) -> Bytes {
+        Bytes(self.reserved)
+    }
+
+    /// Hands out a block of at least `bytes`; none for no bytes.
+    pub fn allocate(&mut self, bytes: Bytes) -> Option<Block> {
+        if bytes == Bytes::ZERO {
+            return None;
+        }
+        let size = bytes.get().next_multiple_of(LEAST_BLOCK);
+        let pool = usize::from(size > SMALL);
+        let found = match self.best_fit(pool, size) {
+            Some(block) => block,
+            None => match self.segments {
+                Segments::Fixed => self.add_segment(pool, size),
+                Segments::Expandable => self.expand(pool, size),
+            },
+        };
+        self.take_out(found);
+        if self.is_split(pool, self.pieces[found as usize].size - size) {
+            self.split(found, size);
+        }
+        let piece = &mut self.pieces[found as usize];
+        piece.state = State::Used;
+        self.allocated += piece.size;
+        self.highest_allocated = self.highest_allocated.max(self.allocated);
+        Some(Block(found))
+    }
+
+    /// Takes a block back.
+    ///
+    /// # Panics
+    /// If it is not handed out.
+    pub fn free(&mut self, block: Block) {
+        let piece = &self.pieces[block.0 as usize];
+        assert_eq!(piece.state, State::Used, "{block:?} is handed out");
+        self.allocated -= piece.size;
+        self.put_back(block.0);
+    }
+
+    /// The free block that serves `size` bytes: the smallest, where one that can grow is the
+    /// largest.
+    fn best_fit(&self, pool: usize, size: u64) -> Option<u32> {
+        let mut fitting = self.free[pool].from(size);
+        let first = fitting.next()?;
+        let after = self.pieces[first as usize].after;
+        let grows = after.is_some_and(|n| self.pieces[n as usize].state == State::Unmapped);
+        match grows {
+            true => fitting.next().or(Some(first)),
+            false => Some(first),
+        }
+    }
+
+    /// Whether the rest of a block becomes a block of its own.
+    fn is_split(&self, pool: usize, rest: u64) -> bool {
+        match self.segments {
+            Segments::Fixed if pool == 1 => rest > SMALL,
+            Segments::Fixed | Segments::Expandable => rest >= LEAST_BLOCK,
+        }
+    }
+
+    /// A new segment, which is one free block.
+    fn add_segment(&mut self, pool: usize, size: u64) -> u32 {
+        let segment = match pool {
+            0 => SMALL_SEGMENT,
+            _ if size < LARGE_REQUEST => LARGE_SEGMENT,
+            _ => size.next_multiple_of(LARGE_ROUNDING),
+        };
+        self.reserved += segment;
+        let piece = self.add_addresses(pool, segment);
+        self.put_back(piece);
+        piece
+    }
+
+    /// Maps memory until the pool's segment ends with a free block of at least `size` bytes, which
+    /// it gives.
+    fn expand(&mut self, pool: usize, size: u64) -> u32 {
+        let end = match self.unmapped[pool] {
+            Some(end) => end,
+            None => self.add_addresses(pool, RESERVED_ADDRESSES),
+        };
+        let before = self.pieces[end as usize].before;
+        let room = match before.map(|b| &self.pieces[b as usize]) {
+            Some(piece) if piece.state == State::Free => piece.size,
+            _ => 0,
+        };
+        let unit = [SMALL_SEGMENT, LARGE_SEGMENT][pool];
+        let mapped = (size - room).next_multiple_of(unit);
+        self.reserved += mapped;
+        self.unmapped[pool] = Some(self.split(end, mapped));
+        self.put_back(end)
+    }
+
+    /// Addresses that nothing else has, as one piece without memory.
+    fn add_addresses(&mut self, pool: usize, size: u64) -> u32 {
+        let address = self.next_address;
+        self.next_address += size;
+        let state = State::Unmapped;
+        self.add_piece(Piece { address, size, state, pool, before: None, after: None })
+    }
+
+    fn add_piece(&mut self, piece: Piece) -> u32 {
+        match self.spare.pop() {
+            Some(number) => {
+                self.pieces[number as usize] = piece;
+                number
+            }
+            None => {
+                self.pieces.push(piece);
+                (self.pieces.len() - 1) as u32
+            }
+        }
+    }
+
+    /// Leaves `size` bytes to a piece and makes another of its rest, which it gives: free if the
+    /// piece has memory.
+    fn split(&mut self, piece: u32, size: u64) -> u32 {
+        let Piece { address, size: whole, state, pool, after, .. } = self.pieces[piece as usize];
+        let rest = self.add_piece(Piece {
+            address: address + size,
+            size: whole - size,
+            state,
+            pool,
+            before: Some(piece),
+            after,
+        });
+        if let Some(after) = after {
+            self.pieces[after as usize].before = Some(rest);
+        }
+        let piece = &mut self.pieces[piece as usize];
+        (piece.size, piece.after) = (size, Some(rest));
+        if state != State::Unmapped {
+            self.free[pool].insert(whole - size, address + size, rest);
+        }
+        rest
+    }
+
+    /// Makes a piece free, joined with its free neighbours. Gives the whole.
+    fn put_back(&mut self, number: u32) -> u32 {
+        let mut number = number;
+        let is_free = |this: &Caching, n: &u32| this.pieces[*n as usize].state == State::Free;
+        if let Some(after) = self.pieces[number as usize].after.filter(|n| is_free(self, n)) {
+            self.take_out(after);
+            self.join(number, after);
+        }
+        if let Some(before) = self.pieces[number as usize].before.filter(|n| is_free(self, n)) {
+            self.take_out(before);
+            self.join(before, number);
+            number = before;
+        }
+        let piece = &mut self.pieces[number as usize];
+        piece.state = State::Free;
+        self.free[piece.pool].insert(piece.size, piece.address, number);
+        number
+    }
+
+    /// A free block is no longer to be found.
+    fn take_out(&mut self, number: u32) {
+        let piece = &self.pieces[number as usize];
+        self.free[piece.pool].remove(piece.size, piece.address, number);
+    }
+
+    /// Gives the addresses of `second`, which follow those of `first`, to `first`.
+    fn join(&mut self, first: u32, second: u32) {
+        let Piece { size, after, .. } = self.pieces[second as usize];
+        let piece = &mut self.pieces[first as usize];
+        piece.size += size;
+        piece.after = after;
+        if let Some(after) = after {
+            self.pieces[after as usize].before = Some(first);
+        }
+        self.pieces[second as usize].state = State::Gone;
+        self.spare.push(second);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kib(n: u64) -> Bytes {
+        Bytes(n * KIB)
+    }
+
+    fn mib(n: u64) -> Bytes {
+        Bytes(n * MIB)
+    }
+
+    #[test]
+    fn requests_are_rounded_and_share_segments() {
+        let mut allocator = Caching::new(Segments::Fixed);
+        assert_eq!(allocator.allocate(Bytes::ZERO), None);
+        allocator.allocate(Bytes(1));
+        allocator.allocate(Bytes(513));
+        assert_eq!(allocator.allocated(), Bytes(512 + 1024));
+        assert_eq!(allocator.reserved(), mib(2));
+        // 1 MiB is small, a byte more is large.
+        allocator.allocate(mib(1));
+        assert_eq!(allocator.reserved(), mib(2));
+        allocator.allocate(mib(1));
+        assert_eq!(allocator.reserved(), mib(2) + mib(2));
+        allocator.allocate(mib(1) + Bytes(1));
+        assert_eq!(allocator.reserved(), mib(4) + mib(20));
+        // Below 10 MiB from a segment of 20, from there on from one of its own.
+        allocator.allocate(mib(10));
+        allocator.allocate(mib(11) + Bytes(1));
+        assert_eq!(allocator.reserved(), mib(24) + mib(12));
+    }
+
+    #[test]
+    fn a_rest_of_up_to_a_mebibyte_stays_with_its_large_block() {
+        let mut allocator = Caching::new(Segments::Fixed);
+        let block = allocator.allocate(mib(30)).expect("a block");
+        allocator.free(block);
+        allocator.allocate(mib(29));
+        assert_eq!(allocator.allocated(), mib(30));
+        let mut allocator = Caching::new(Segments::Fixed);
+        let block = allocator.allocate(mib(30)).expect("a block");
+        allocator.free(block);
+        allocator.allocate(mib(29) - Bytes(512));
+        assert_eq!(allocator.allocated(), mib(29) - Bytes(512));
+    }
+
+    #[test]
+    fn neighbours_join_again() {
+        let mut allocator = Caching::new(Segments::Fixed);
+        let blocks: Vec<_> = (0..4).filter_map(|_| allocator.allocate(kib(512))).collect();
+        for k in [1, 3, 0, 2] {
+            allocator.free(blocks[k]);
+        }
+        assert_eq!((allocator.allocated(), allocator.reserved()), (Bytes::ZERO, mib(2)));
+        allocator.allocate(mib(1));
+        allocator.allocate(mib(1));
+        assert_eq!(allocator.reserved(), mib(2));
+        assert_eq!(allocator.highest_allocated(), mib(2));
+    }
+
+    /// Two blocks of 12 MiB that are free in segments of their own serve no block of 24; one
+    /// segment that grows does with twice 20.
+    #[test]
+    fn segments_that_grow_are_not_fragmented() {
+        let reserved = |segments| {
+            let mut allocator = Caching::new(segments);
+            let blocks: Vec<_> = (0..2).filter_map(|_| allocator.allocate(mib(12))).collect();
+            blocks.into_iter().for_each(|block| allocator.free(block));
+            allocator.allocate(mib(24));
+            allocator.reserved()
+        };
+        assert_eq!(reserved(Segments::Fixed), mib(12) + mib(12) + mib(24));
+        assert_eq!(reserved(Segments::Expandable), mib(40));
+    }
+}

@@ -1,0 +1,175 @@
+"""The two functions of a captured graph, as AOTAutograd calls them: the modules of its plan, with
+what watches over the first step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from typing import Any
+
+import torch
+from torch import fx
+
+from rekindle.errors import OverBudget, RetainedGraph
+from rekindle.torch.autocast import BackwardAutocast
+from rekindle.torch.bit_check import BitCheck
+from rekindle.torch.execute import Boxed, boxed
+from rekindle.torch.interfaces import detect_fake_mode, is_view, keeps_graph, mark_boxed
+from rekindle.torch.joint import outputs_of, tensors_of
+from rekindle.torch.lower import forward_nodes
+from rekindle.torch.measure import Meter
+from rekindle.torch.planning import PlannedGraph
+
+
+class Halves:
+    """A captured graph, and how its two modules run.
+
+    AOTAutograd counts what the forward of the first plan saves, and keeps as many values for the
+    backward from then on. So if another plan may follow, the forward saves some empty tensors
+    more; a later plan has as many, and fills up with empty ones.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        planned: PlannedGraph,
+        autocast: BackwardAutocast,
+        *,
+        check: bool = False,
+        inductor: bool = False,
+    ) -> None:
+        self.number = number
+        """Which of the session's graphs it is."""
+        self.planned = planned
+        self.autocast = autocast
+        self.check = check
+        self.inductor = inductor
+        self._slots = 0
+        """How many values AOTAutograd keeps for the backward."""
+        self._forward: Boxed
+        self._backward: Boxed
+        self._watch = self._new_watch()
+
+    def _new_watch(self) -> BitCheck | Meter | None:
+        if self.check:
+            return BitCheck(self.planned)
+        return Meter(self.planned, warn_over_budget) if self.inductor else None
+
+    def forward(self, module: fx.GraphModule, inputs: list[Any]) -> Boxed:
+        """Runs the forward of the plan of the time."""
+        self._slots = len(outputs_of(module.graph)) - self._num_outputs
+        self._forward = self._watched_forward(self._executor(module, inputs, is_backward=False))
+
+        def call(arguments: list[Any]) -> Any:
+            return self._forward(arguments)
+
+        return mark_boxed(call)
+
+    def backward(self, module: fx.GraphModule, inputs: list[Any]) -> Boxed:
+        """Runs the backward of the plan of the time."""
+        self._backward = self._watched_backward(self._executor(module, inputs, is_backward=True))
+
+        def call(arguments: list[Any]) -> Any:
+            _refuse_retained_graph()
+            with self.autocast.around():
+                return self._backward(arguments)
+
+        return mark_boxed(call)
+
+    @property
+    def _num_outputs(self) -> int:
+        return len(self.planned.joint.forward_outputs)
+
+    def _watched_forward(self, run: Boxed) -> Boxed:
+        return run if self._watch is None else self._watch.forward(run)
+
+    def _watched_backward(self, run: Boxed) -> Boxed:
+        return run if self._watch is None else self._watch.backward(run)
+
+    def _executor(self, module: fx.GraphModule, inputs: list[Any], *, is_backward: bool) -> Boxed:
+        if not self.inductor:
+            return boxed(module)
+        from rekindle.torch.inductor import compile_half
+
+        return compile_half(module, inputs, is_backward=is_backward)
+
+    def replace(self, planned: PlannedGraph) -> bool:
+        """Runs another plan of the graph from now on. No forward may wait for its backward. False
+        if it saves more values than there is room for: then nothing has changed.
+        """
+        saved = len(outputs_of(planned.modules.forward.graph)) - self._num_outputs
+        if saved > self._slots:
+            return False
+        self.planned = planned
+        self._watch = self._new_watch()
+        forward = self._watched_forward(boxed(planned.modules.forward))
+        backward = self._watched_backward(boxed(planned.modules.backward))
+        unused, slots = [torch.empty(0)] * (self._slots - saved), self._slots
+
+        def run_forward(arguments: list[Any]) -> Any:
+            results = list(forward(arguments))
+            kept = [
+                value.detach() if is_view(value) else value
+                for value in results[self._num_outputs :]
+            ]
+            return [*results[: self._num_outputs], *kept, *unused]
+
+        def run_backward(arguments: list[Any]) -> Any:
+            del arguments[saved:slots]
+            return backward(arguments)
+
+        self._forward, self._backward = run_forward, run_backward
+        return True
+
+
+def leave_room(planned: PlannedGraph) -> None:
+    """Lets the modules of a plan hand over more values than they do, all of them empty, so that a
+    plan which saves more can take its place.
+    """
+    joint, modules = planned.joint, planned.modules
+    forward = forward_nodes(joint)
+    wanted = sum(any(user not in forward for user in node.users) for node in forward)
+    wanted += len(planned.lowered.token_of)
+    outputs = outputs_of(modules.forward.graph)
+    room = wanted + wanted // 4 + LEAST_ROOM - (len(outputs) - len(joint.forward_outputs))
+    if room <= 0:
+        return
+    output = modules.forward.graph.output_node()
+    with modules.forward.graph.inserting_before(output):
+        empty = modules.forward.graph.call_function(torch.empty, (0,))
+    fake_mode = detect_fake_mode([tensors_of(node) for node in joint.primals])
+    with fake_mode or contextlib.nullcontext():
+        empty.meta["val"] = torch.empty(0)
+    output.args = ([*outputs, *[empty] * room],)
+    taken = modules.backward.graph.find_nodes(op="placeholder")
+    with modules.backward.graph.inserting_before(taken[len(taken) - len(joint.tangents)]):
+        for number in range(room):
+            unused = modules.backward.graph.placeholder(f"unused_{number}")
+            unused.meta = dict(empty.meta)
+
+
+LEAST_ROOM = 8
+"""Values that a later plan may save beyond those that the plain step would, and a quarter."""
+
+
+def warn_over_budget(planned: PlannedGraph) -> None:
+    """Says so if a step that was measured needed more than it may."""
+    budget, measured = planned.plan.budget, planned.measured_peak
+    if measured is not None and measured > budget:
+        warnings.warn(
+            f"Inductor's modules needed {measured} bytes, {measured - budget} more than the budget "
+            f"of {budget}: it fuses and reorders, and its operations take scratch, which no plan "
+            "foresees; lower the budget by as much, or leave inductor=True out",
+            OverBudget,
+            stacklevel=2,
+        )
+
+
+def _refuse_retained_graph() -> None:
+    if keeps_graph():
+        raise RetainedGraph(
+            "backward(retain_graph=True) and gradients of gradients keep what the plan frees, so "
+            "the budget could not hold; add up the losses and call backward once, or compute that "
+            "part outside the planned module"
+        )

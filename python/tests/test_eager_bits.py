@@ -1,0 +1,228 @@
+"""The numbers of a planned step are eager's where tracing has forms of its own: dropout,
+interpolation, layers used twice, losses, autocast.
+"""
+
+import contextlib
+import copy
+import os
+import unittest
+from collections.abc import Callable
+from unittest import mock
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+import rekindle
+from rekindle.torch import capture
+from rekindle.torch.module import session_of
+
+BATCH = (64, 32)
+
+
+class Steps(nn.Module):
+    """A layer before each of some functions, and a loss."""
+
+    def __init__(self, functions: list[Callable[[torch.Tensor], torch.Tensor]]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(32, 32) for _ in functions)
+        self.functions = functions
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer, function in zip(self.layers, self.functions, strict=True):
+            x = function(torch.tanh(layer(x)))
+        return x.float().square().mean()
+
+
+class Twice(nn.Module):
+    """One batch norm, used several times in a forward."""
+
+    def __init__(self, uses: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Conv2d(8, 8, 3, padding=1) for _ in range(uses))
+        self.norm = nn.BatchNorm2d(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = torch.relu(self.norm(layer(x)))
+        return x.square().mean()
+
+
+def images(x: torch.Tensor, mode: str, **options: object) -> torch.Tensor:
+    """Interpolates the batch as if it were pictures, and brings it back to its shape."""
+    larger = functional.interpolate(x.view(8, 4, 8, 8), size=(13, 11), mode=mode, **options)
+    return functional.interpolate(larger, size=(8, 8), mode=mode, **options).reshape(x.shape)
+
+
+FUNCTIONS: list[Callable[[torch.Tensor], torch.Tensor]] = [
+    lambda x: functional.dropout(x, 0.1),
+    lambda x: functional.dropout(x, 0.15),
+    lambda x: functional.dropout(x, 0.5),
+    lambda x: images(x, "nearest"),
+    lambda x: images(x, "bilinear", align_corners=False),
+    lambda x: images(x, "bilinear", align_corners=True),
+    lambda x: images(x, "bicubic", align_corners=False),
+    lambda x: functional.binary_cross_entropy_with_logits(
+        x, torch.full_like(x, 0.3), reduction="none"
+    ),
+    lambda x: torch.matmul(x.view(4, 16, 32), x[:32]).view(x.shape),
+]
+
+
+class Case(unittest.TestCase):
+    def setUp(self) -> None:
+        torch._dynamo.reset()
+        self.enterContext(mock.patch.dict(os.environ, REKINDLE_CACHE="off"))
+
+    def assert_alike(
+        self,
+        module: nn.Module,
+        x: torch.Tensor,
+        budget: float = 1.0,
+        autocast: torch.dtype | None = None,
+        *,
+        inside: bool = False,
+    ) -> rekindle.PlannedModule:
+        """A few steps of the planned module leave what those of the module leave."""
+        planned = rekindle.compile(copy.deepcopy(module), budget, profile="roofline", effort=1)
+        for part in (module, planned):
+            torch.manual_seed(9)
+            for _ in range(3):
+                part.zero_grad()
+                with torch.autocast("cpu", autocast, enabled=autocast is not None):
+                    loss = part(x)
+                    if inside:
+                        loss.backward()
+                if not inside:
+                    loss.backward()
+        pairs = zip(module.named_parameters(), planned.named_parameters(), strict=True)
+        for (name, a), (_, b) in pairs:
+            self.assertTrue(torch.equal(a.grad, b.grad), name)
+        for (name, a), (_, b) in zip(module.named_buffers(), planned.named_buffers(), strict=True):
+            self.assertTrue(torch.equal(a, b), name)
+        return planned
+
+
+class Bits(Case):
+    def test_operations(self) -> None:
+        for dtype in (torch.float32, torch.bfloat16):
+            with self.subTest(dtype=dtype):
+                torch.manual_seed(0)
+                self.assert_alike(Steps(FUNCTIONS).to(dtype), torch.randn(BATCH, dtype=dtype))
+
+    def test_autocast(self) -> None:
+        torch.manual_seed(0)
+        self.assert_alike(Steps(FUNCTIONS), torch.randn(BATCH), autocast=torch.bfloat16)
+
+    def test_a_backward_inside_autocast(self) -> None:
+        def exactly(x: torch.Tensor) -> torch.Tensor:
+            """Its forward is exact, and eager's backward follows the autocast around it."""
+            with torch.autocast("cpu", enabled=False):
+                return x.float() @ torch.full((32, 32), 0.3)
+
+        torch.manual_seed(0)
+        module = Steps([exactly, FUNCTIONS[0], exactly])
+        self.assert_alike(module, torch.randn(BATCH), autocast=torch.bfloat16, inside=True)
+        module = Steps([exactly, FUNCTIONS[0], exactly])
+        self.assert_alike(module, torch.randn(BATCH), autocast=torch.bfloat16)
+
+    def test_a_batch_norm_used_twice(self) -> None:
+        for uses in (2, 4):
+            with self.subTest(uses=uses):
+                torch.manual_seed(0)
+                x = torch.randn(4, 8, 12, 12)
+                module = Twice(uses)
+                planned = self.assert_alike(module, x, 0.7)
+                planned.zero_grad()
+                there = [*planned.parameters(), *planned.buffers(), x]
+                with rekindle.measure_peak(there) as measured:
+                    planned(x).backward()
+                (step,) = session_of(planned).planned
+                self.assertEqual(measured.peak, step.peak)
+                runs = [node for kind, node in step.plan.steps() if kind == "run"]
+                self.assertGreater(len(runs), len(set(runs)), "nothing was recomputed")
+
+
+class Checks(Case):
+    """`check=True` asks eager."""
+
+    def step(self) -> None:
+        torch.manual_seed(0)
+        module = Steps(FUNCTIONS[1:2])
+        planned = rekindle.compile(module, 1.0, profile="roofline", effort=1, check=True)
+        x = torch.randn(BATCH)
+        for _ in range(2):
+            planned(x).backward()
+
+    def test_a_step_that_is_eagers_passes(self) -> None:
+        self.step()
+
+    def test_a_capture_that_computes_something_else_is_refused(self) -> None:
+        with mock.patch.object(capture, "eager_dispatch", contextlib.nullcontext):
+            with self.assertRaisesRegex(rekindle.CheckFailed, "differ from eager's"):
+                self.step()
+
+
+class Asking(nn.Module):
+    """Computes in another order where it is compiled, or where its input says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(32, 32)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        x = torch.tanh(self.layer(x))
+        if torch.compiler.is_compiling():
+            return 2 * x.square().mean()
+        if (torch.arange(4) > 1).any() and mask.all():
+            return x.square().mean()
+        return x[mask].abs().mean() if x.dim() > 2 else (x * mask).square().mean()
+
+
+class Experts(nn.Module):
+    """Two of four layers for each row, as the largest scores say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores = nn.Linear(32, 4)
+        self.layers = nn.ModuleList(nn.Linear(32, 32) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):
+            weights, chosen = self.scores(x).softmax(1).topk(2, dim=1)
+            shares = torch.zeros(x.shape[0], 4).scatter(1, chosen, weights)
+            x = sum(
+                share[:, None] * torch.tanh(layer(x))
+                for share, layer in zip(shares.unbind(1), self.layers, strict=True)
+            )
+        return x.square().mean()
+
+
+class Routes(Case):
+    def test_experts_are_chosen_once(self) -> None:
+        torch.manual_seed(0)
+        planned = self.assert_alike(Experts(), torch.randn(BATCH), 0.8)
+        (step,) = session_of(planned).planned
+        runs = [node for kind, node in step.plan.steps() if kind == "run"]
+        chosen = [at for at, node in enumerate(step.graph.nodes) if node.op == "aten.topk.default"]
+        self.assertEqual([runs.count(node) for node in chosen], [1, 1])
+        self.assertGreater(len(runs), len(set(runs)), "nothing was recomputed")
+
+    def test_the_model_goes_eagers_way(self) -> None:
+        torch.manual_seed(0)
+        module, x = Asking(), torch.randn(BATCH)
+        planned = rekindle.compile(copy.deepcopy(module), 1.0, profile="roofline", effort=1)
+        half = torch.arange(32) % 2 == 0
+        for mask in (torch.ones(32, dtype=torch.bool), half, torch.ones(32, dtype=torch.bool)):
+            module.zero_grad()
+            planned.zero_grad()
+            losses = [part(x, mask) for part in (module, planned)]
+            self.assertTrue(torch.equal(*losses))
+            for loss in losses:
+                loss.backward()
+            self.assertTrue(torch.equal(module.layer.weight.grad, planned.layer.weight.grad))
+        self.assertEqual(len(session_of(planned).planned), 2, "a plan for each way")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,288 @@
+//! `cargo xtask bench zoo [MODEL…]`: models of the public libraries trained by plan, archived under
+//! `bench/runs`.
+//!
+//! Runs `python/bench/zoo.py` for each model in a process of its own, keeps its lines in a file per
+//! model, and writes from all files of the day a table with what holds and what does not. A model
+//! that fails is a row with its error. Fails if anything does not hold.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+
+use crate::archive::{Archive, Case, Claim, check_names, lines, list, mebibytes};
+use crate::python;
+use crate::repo::{Repo, output, show};
+
+/// The models of `python/bench/zoo_models.py`, with their libraries.
+const MODELS: [Case; 43] = [
+    ("llama", TRANSFORMERS),
+    ("qwen2", TRANSFORMERS),
+    ("qwen3", TRANSFORMERS),
+    ("qwen3-moe", TRANSFORMERS),
+    ("mixtral", TRANSFORMERS),
+    ("mistral", TRANSFORMERS),
+    ("gemma", TRANSFORMERS),
+    ("gemma2", TRANSFORMERS),
+    ("phi", TRANSFORMERS),
+    ("opt", TRANSFORMERS),
+    ("gpt2", TRANSFORMERS),
+    ("gpt-neox", TRANSFORMERS),
+    ("bert", TRANSFORMERS),
+    ("roberta", TRANSFORMERS),
+    ("distilbert", TRANSFORMERS),
+    ("electra", TRANSFORMERS),
+    ("modernbert", TRANSFORMERS),
+    ("deberta", TRANSFORMERS),
+    ("t5", TRANSFORMERS),
+    ("bart", TRANSFORMERS),
+    ("vit", TRANSFORMERS),
+    ("clip", TRANSFORMERS),
+    ("whisper", TRANSFORMERS),
+    ("wav2vec2", TRANSFORMERS),
+    ("mamba", TRANSFORMERS),
+    ("segformer", TRANSFORMERS),
+    ("timm-convnext", TIMM),
+    ("timm-swin", TIMM),
+    ("timm-efficientnet", TIMM),
+    ("timm-maxvit", TIMM),
+    ("timm-mobilenetv4", TIMM),
+    ("timm-vit-drop-path", TIMM),
+    ("resnet18", TORCHVISION),
+    ("resnet50", TORCHVISION),
+    ("densenet121", TORCHVISION),
+    ("mobilenet-v3", TORCHVISION),
+    ("regnet", TORCHVISION),
+    ("deeplabv3", TORCHVISION),
+    ("faster-rcnn", TORCHVISION),
+    ("unet2d-condition", DIFFUSERS),
+    ("sd3", DIFFUSERS),
+    ("dit", DIFFUSERS),
+    ("flux", DIFFUSERS),
+];
+const TRANSFORMERS: &str = "transformers";
+const TIMM: &str = "timm";
+const TORCHVISION: &str = "torchvision";
+const DIFFUSERS: &str = "diffusers";
+
+/// What the models need beside the requirements of the tests, and where it is installed.
+const REQUIREMENTS: &str = "python/bench/requirements.txt";
+const LIBRARIES: &str = "target/zoo";
+
+/// How the name of the contender with the smallest budget ends.
+const SMALLEST: &str = "smallest";
+
+/// The contender that the others' peaks and times are shares of.
+const EAGER: &str = "eager";
+
+/// Runs the models that `names` hold, or all.
+pub(crate) fn run(repo: &Repo, names: &[String]) -> Result<()> {
+    check_names(names, &MODELS.map(|model| model.0))?;
+    let interpreter = python::interpreter(repo)?;
+    let package = python::package(repo, &interpreter)?;
+    let path = std::env::join_paths([package, libraries(repo, &interpreter)?])?;
+    let train = |model: &Case| {
+        let mut command = repo.command(&interpreter);
+        command.args(["python/bench/zoo.py", model.0]).env("PYTHONPATH", &path);
+        Ok(output(&mut command).unwrap_or_else(|error| failed(&format!("{error:#}"))))
+    };
+    let archive = Archive::open(repo, "zoo")?;
+    let results = archive.cases(&MODELS, names, train, |_, csv| parse(csv))?;
+    let claims: Vec<Claim> = results.iter().map(|(model, rows)| claim(model.0, rows)).collect();
+    archive.conclude(&summary(&archive, &results, &claims)?, &claims)
+}
+
+/// Installs the models' libraries, once for each list of them; gives the folder that Python must
+/// know of.
+fn libraries(repo: &Repo, interpreter: &Path) -> Result<PathBuf> {
+    let (folder, wanted) = (repo.path(LIBRARIES), repo.read(REQUIREMENTS)?);
+    let stamp = folder.join("requirements.stamp");
+    if std::fs::read_to_string(&stamp).unwrap_or_default() != wanted {
+        let install = "-m pip install --quiet --disable-pip-version-check --no-input --no-deps \
+            --upgrade --target";
+        let mut command = repo.command(interpreter);
+        command.args(install.split_whitespace()).arg(&folder);
+        show(command.args(["--requirement", REQUIREMENTS]))
+            .context("cannot install the models' libraries")?;
+        std::fs::write(&stamp, wanted)?;
+    }
+    Ok(folder)
+}
+
+/// The table of a model whose process ended without one.
+fn failed(error: &str) -> String {
+    let head = "contender,graphs,budget,peak,predicted,allocated,predicted_allocated,numbers,\
+                differing,seconds,first_call,error";
+    let error: String = error.chars().map(|c| if ",\n\"".contains(c) { ' ' } else { c }).collect();
+    format!("{head}\nprocess{}{error}\n", ",".repeat(head.matches(',').count()))
+}
+
+/// A contender of one model.
+struct Row {
+    contender: String,
+    graphs: Option<u64>,
+    budget: Option<u64>,
+    peak: Option<u64>,
+    predicted: Option<u64>,
+    allocated: Option<u64>,
+    predicted_allocated: Option<u64>,
+    differing: Option<u64>,
+    seconds: Option<f64>,
+    first_call: Option<f64>,
+    error: String,
+}
+
+impl Row {
+    fn is_ours(&self) -> bool {
+        self.contender.starts_with("rekindle")
+    }
+
+    /// Whether the budget is a share for which there is no plan: the error says the smallest, and
+    /// the row of that one shows that it works. Parameters alone may be more than half of a step.
+    fn is_refused(&self) -> bool {
+        self.error.starts_with("InfeasibleBudget") && !self.contender.ends_with(SMALLEST)
+    }
+
+    /// What of the promise does not hold, in words.
+    fn broken(&self) -> Option<String> {
+        let is_whole = self.graphs == Some(1);
+        let what = if !self.error.is_empty() {
+            self.error.clone()
+        } else if self.differing != Some(0) {
+            format!("{} numbers differ", self.differing.unwrap_or_default())
+        } else if self.allocated > self.budget {
+            "the allocator handed out more than the budget".into()
+        } else if is_whole && self.peak != self.predicted {
+            "the peak of storages is not the predicted one".into()
+        } else if is_whole && self.allocated != self.predicted_allocated {
+            "the allocator's peak is not the predicted one".into()
+        } else {
+            return None;
+        };
+        Some(format!("{}: {what}", self.contender))
+    }
+}
+
+fn parse(csv: &str) -> Result<Vec<Row>> {
+    let read = |line: crate::archive::Line<'_>| {
+        Ok(Row {
+            contender: line.get("contender")?,
+            graphs: line.optional("graphs")?,
+            budget: line.optional("budget")?,
+            peak: line.optional("peak")?,
+            predicted: line.optional("predicted")?,
+            allocated: line.optional("allocated")?,
+            predicted_allocated: line.optional("predicted_allocated")?,
+            differing: line.optional("differing")?,
+            seconds: line.optional("seconds")?,
+            first_call: line.optional("first_call")?,
+            error: line.get("error")?,
+        })
+    };
+    lines(csv)?.into_iter().map(read).collect()
+}
+
+/// That a model trains at every budget as in eager, and where it does not.
+fn claim(model: &str, rows: &[Row]) -> Claim {
+    let ours: Vec<&Row> = rows.iter().filter(|row| row.is_ours()).collect();
+    let process = rows.iter().find(|row| row.contender == "process");
+    let (refused, kept): (Vec<&Row>, Vec<&Row>) = ours.iter().partition(|row| row.is_refused());
+    let mut broken: Vec<String> = kept.iter().filter_map(|row| row.broken()).collect();
+    broken.extend(process.map(|row| row.error.clone()));
+    match broken.is_empty() && !ours.is_empty() {
+        true => (
+            true,
+            format!(
+                "{model}: eager's bits and predicted = measured at {} budgets, {} refused",
+                kept.len(),
+                refused.len()
+            ),
+        ),
+        false => (false, format!("{model}: {}", broken.join("; "))),
+    }
+}
+
+const HEADER: &str = "\
+| model | library | graphs | contender | budget, MiB | peak, MiB | with scratch, MiB \
+| predicted, MiB | numbers that differ | time × eager | first call, s |
+|---|---|---|---|---|---|---|---|---|---|---|
+";
+
+fn summary(archive: &Archive, results: &[(Case, Vec<Row>)], claims: &[Claim]) -> Result<String> {
+    let holding = claims.iter().filter(|claim| claim.0).count();
+    let mut text = format!(
+        "# Models of the public libraries, trained by plan\n\n\
+         `cargo xtask bench zoo` {}. Versions: `python/requirements.txt`, `{REQUIREMENTS}`. Each \
+         model is made from a small configuration with random weights, in training mode, and has \
+         a process of its own. Every loss, gradient, parameter and buffer of two AdamW steps is \
+         compared with eager's by its bits. A peak is that of forward and backward, parameters \
+         and batch included: of all live storages, and with scratch, by what the allocator handed \
+         out; the predicted one has the scratch. `checkpointing` is the library's own switch, \
+         `torch budget` PyTorch's `activation_memory_budget`. Times are medians of three steps on \
+         a machine that does nothing else for us, not beside each other: a rough sign.\n\n\
+         {holding} of {} models hold everything at every budget.\n\n",
+        archive.cases_made_on(&MODELS)?,
+        results.len(),
+    );
+    text += &list(claims);
+    text.push('\n');
+    text += HEADER;
+    for (model, rows) in results {
+        let eager = rows.iter().find(|row| row.contender == EAGER).and_then(|row| row.seconds);
+        for row in rows {
+            writeln!(text, "| {} | {} |{}", model.0, model.1, cells(row, eager))?;
+        }
+    }
+    Ok(text)
+}
+
+fn cells(row: &Row, eager: Option<f64>) -> String {
+    let size = |bytes: Option<u64>| match bytes {
+        Some(bytes) => format!("{:.2}", mebibytes(bytes)),
+        None => "–".into(),
+    };
+    let number = |value: Option<u64>| value.map_or("–".into(), |value| value.to_string());
+    let seconds = |value: Option<f64>| value.map_or("–".into(), |value| format!("{value:.2}"));
+    if !row.error.is_empty() {
+        return format!(" – | {} | {} | | | | | | |", row.contender, row.error);
+    }
+    format!(
+        " {} | {} | {} | {} | {} | {} | {} | {} | {} |",
+        number(row.graphs),
+        row.contender,
+        size(row.budget),
+        size(row.peak),
+        size(row.allocated),
+        size(row.predicted_allocated),
+        number(row.differing),
+        seconds(row.seconds.zip(eager).map(|(own, eager)| own / eager)),
+        seconds(row.first_call),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_models_are_those_of_the_program() -> Result<()> {
+        let program = Repo::here().read("python/bench/zoo_models.py")?;
+        let (_, table) = program.split_once("ZOO: ").context("no table of models")?;
+        let names: Vec<&str> = table
+            .lines()
+            .filter_map(|line| line.strip_prefix("    \"")?.split_once("\": "))
+            .map(|(name, _)| name)
+            .collect();
+        assert_eq!(names, MODELS.map(|model| model.0));
+        Ok(())
+    }
+
+    #[test]
+    fn a_process_that_ends_early_is_a_row() -> Result<()> {
+        let rows = parse(&failed("killed, by \"signal\" 9\nbehind"))?;
+        let (holds, text) = claim("llama", &rows);
+        assert!(!holds);
+        assert_eq!(text, "llama: killed  by  signal  9 behind");
+        Ok(())
+    }
+}
