@@ -11,6 +11,7 @@ mod bench_limit;
 mod bench_plan;
 mod bench_profile;
 mod bench_torch;
+mod bench_transfers;
 mod bench_zoo;
 mod boundaries;
 mod browser;

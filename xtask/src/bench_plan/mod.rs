@@ -10,7 +10,7 @@
 mod cases;
 mod row;
 mod synthetic;
-mod tool;
+pub(crate) mod tool;
 mod verdicts;
 
 use std::path::{Path, PathBuf};
