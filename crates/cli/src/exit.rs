@@ -120,7 +120,7 @@ pub(crate) fn code(error: &anyhow::Error) -> ExitCode {
         match cause.downcast_ref::<PlanError>() {
             Some(PlanError::Infeasible(_)) => Some(INFEASIBLE),
             Some(PlanError::Rejected { .. }) => Some(VIOLATION),
-            Some(PlanError::Stopped { .. }) | None => None,
+            Some(PlanError::Stopped { .. } | PlanError::NeedsStore { .. }) | None => None,
         }
     });
     ExitCode::from(code.unwrap_or(FAILURE))
@@ -148,7 +148,7 @@ fn of_training(error: &rekindle::Error) -> Option<u8> {
         }
         Error::Engine(EngineError::Store { .. })
         | Error::Profile(ProfileError::Engine(EngineError::Store { .. })) => Some(BAD_FILE),
-        Error::Plan(PlanError::Stopped { .. })
+        Error::Plan(PlanError::Stopped { .. } | PlanError::NeedsStore { .. })
         | Error::Profile(_)
         | Error::Engine(_)
         | Error::OtherNodes { .. } => None,
