@@ -4,7 +4,8 @@
 //! swap every activation, from which `rekindle-analysis` makes the profile's tables.
 //!
 //! [`measure`] runs an engine under the clock, [`Limited`] a step that does not fit in memory, by
-//! swapping, and [`measure_store`] moves bytes to a store and back. This is the one library crate that reads a clock.
+//! swapping, and [`measure_store`] moves bytes to a store and back. This is the one library crate
+//! that reads a clock.
 
 mod error;
 mod limited;

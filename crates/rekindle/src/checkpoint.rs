@@ -6,8 +6,8 @@
 //! run may go on with another learning rate, which is part of no state; with another optimizer the
 //! state would mean something else.
 //!
-//! It is written straight from the arena and the store, beside its final place first and then moved over it: a
-//! run that is killed leaves the old checkpoint or the new one, and never half of one.
+//! It is written straight from the arena and the store, beside its final place first and then moved
+//! over it: a run that is killed leaves the old checkpoint or the new one, and never half of one.
 
 use std::path::Path;
 

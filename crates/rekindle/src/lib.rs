@@ -33,9 +33,9 @@
 //! bit by bit; [`side_by_side`] compares their times. [`max_batch`] asks the other way round: not
 //! what a step costs in a budget, but how large its batch can be.
 //!
-//! Where [`FitOptions::offload`] names a folder, storages may also be moved to a file there and back
-//! while the step computes, and parameters and optimizer state may live there between steps: so a
-//! model can be trained that is larger than the memory. [`with_store`] measures the disk once.
+//! Where [`FitOptions::offload`] names a folder, storages may also be moved to a file there and
+//! back while the step computes, and parameters and optimizer state may live there between steps:
+//! so a model can be trained that is larger than the memory. [`with_store`] measures the disk once.
 //!
 //! There is no fallback: the graph that runs is the one that was verified, or there is an error.
 //!

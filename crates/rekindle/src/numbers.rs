@@ -6,8 +6,8 @@
 //! Four runs of the same steps on the same data. The plain step and the planned step, each exactly
 //! as it trains: losses, parameters, buffers and optimizer state are compared. Then both once more
 //! with the gradients kept to the end of the step, in the same orders of runs and with nothing
-//! moved, since a step that trains lets go of each gradient as soon as it is used. One engine exists
-//! at a time.
+//! moved, since a step that trains lets go of each gradient as soon as it is used. One engine
+//! exists at a time.
 
 use std::path::Path;
 

@@ -1,10 +1,10 @@
 //! Where the planner's times come from: each node, measured in a run that stays within the budget.
 //!
 //! In: a model and a budget. Out: the step's graph with the median time of every node. If the plain
-//! step is larger than the budget, it is measured in a schedule that fits, and recomputes some nodes
-//! or moves some storages: a node's time does not depend on what ran before it. To have such a schedule before
-//! anything is measured, nodes get a rough [`estimate`] first; it decides where nodes are measured,
-//! and nothing else.
+//! step is larger than the budget, it is measured in a schedule that fits, and recomputes some
+//! nodes or moves some storages: a node's time does not depend on what ran before it. To have such
+//! a schedule before anything is measured, nodes get a rough [`estimate`] first; it decides where
+//! nodes are measured, and nothing else.
 
 use rekindle_engine::{Layout, Spill, SpillError};
 use rekindle_graph::{Bytes, Graph, Micros};

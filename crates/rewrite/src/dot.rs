@@ -1,4 +1,5 @@
-//! A drawing of a rewritten graph in Graphviz's language: recomputed nodes and transfers are coloured.
+//! A drawing of a rewritten graph in Graphviz's language: recomputed nodes and transfers are
+//! coloured.
 
 use std::fmt::Write as _;
 

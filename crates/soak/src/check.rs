@@ -77,8 +77,8 @@ fn check_moves(graph: &Graph, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// Plans with a random store, with every strategy: the same promises, and the search is never slower
-/// than without it. Returns how many plans there were.
+/// Plans with a random store, with every strategy: the same promises, and the search is never
+/// slower than without it. Returns how many plans there were.
 fn check_stores(graph: &Graph, random: &mut Random) -> Result<usize> {
     let store = random_store(graph, random);
     let (low, high) = (floor_with_store(graph).bytes, Timeline::natural(graph).peak);

@@ -2,8 +2,9 @@
 //!
 //! In: a seed. Out: a valid graph ([`random_graph`]), or the first promise that is broken on it
 //! ([`check`]), or for any graph a valid plan of no use that recomputes and moves
-//! ([`random_moves`]), or one that keeps to a budget ([`moves_within`]). The ordinary tests run `check` on some hundred seeds, `cargo xtask soak` on ten
-//! thousand; a failure prints its seed, and the same seed gives the same graph everywhere.
+//! ([`random_moves`]), or one that keeps to a budget ([`moves_within`]). The ordinary tests run
+//! `check` on some hundred seeds, `cargo xtask soak` on ten thousand; a failure prints its seed,
+//! and the same seed gives the same graph everywhere.
 
 mod arbitrary;
 mod check;

@@ -4,8 +4,9 @@
 //! wherever the caller has them piece by piece, without a copy in between.
 //!
 //! The one layout that differs is that of convolution weights: `[out, in, kh, kw]` in the file,
-//! `[kh, kw, in, out]` in the program; of these one at a time is copied. Where a parameter is used twice, a file may carry it under
-//! either name or both; it is written once, under its first name, as Hugging Face does.
+//! `[kh, kw, in, out]` in the program; of these one at a time is copied. Where a parameter is used
+//! twice, a file may carry it under either name or both; it is written once, under its first name,
+//! as Hugging Face does.
 //!
 //! Limits: elements must be stored as the program has them (`F32`, `I64`); state of optimizers is
 //! not part of the file.
@@ -66,8 +67,8 @@ fn stored_shape(tensor: &Tensor, convolution: bool) -> Vec<usize> {
     }
 }
 
-/// Reads every parameter and buffer of `model`. `pieces` has each tensor overwritten piece by piece,
-/// in their order.
+/// Reads every parameter and buffer of `model`. `pieces` has each tensor overwritten piece by
+/// piece, in their order.
 ///
 /// # Errors
 /// If the file cannot be read, or does not hold exactly the model's tensors, or what `pieces` says.
