@@ -217,9 +217,12 @@ impl Search<'_> {
         options.plan.effort = effort;
         let model = (self.build)(batch)?;
         let graph = scaled(self.measured, &lower(&model.program, options.threads))?;
-        // With a store, what is persistent need not be there.
-        let floor = rekindle_plan::floor(&graph).bytes;
-        if batch > 1 && options.plan.store.is_none() && floor > self.options.budget {
+        let floor = match options.plan.store {
+            Some(_) => rekindle_plan::floor_with_store(&graph),
+            None => rekindle_plan::floor(&graph),
+        };
+        let floor = floor.bytes;
+        if batch > 1 && floor > self.options.budget {
             self.refused = Some((batch, Refusal::Floor(floor)));
             return Ok(false);
         }
