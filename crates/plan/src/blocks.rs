@@ -24,6 +24,7 @@ pub(crate) const STRATEGY: Strategy = Strategy {
     about: "checkpoints every residual block or layer, as is usual in PyTorch: its input is kept, \
             and all of it runs again.",
     heeds_budget: false,
+    needs_store: false,
     draft,
     lowest: draft,
 };

@@ -38,8 +38,12 @@ impl Draft {
     }
 
     /// The same runs with every storage freed right after its last use. This is never higher than
-    /// the schedule as it was, and it is what the rewritten graph does.
+    /// the schedule as it was, and it is what the rewritten graph does. A schedule with transfers
+    /// says itself where each storage is.
     pub(crate) fn freeing_after_last_use(self, graph: &Graph) -> Draft {
+        if self.schedule.has_transfers() {
+            return self;
+        }
         let order: Vec<NodeId> = self.schedule.runs().collect();
         Draft { schedule: Schedule::of_order(graph, &order), ..self }
     }

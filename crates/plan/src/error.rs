@@ -2,6 +2,8 @@
 
 use rekindle_graph::{Bytes, Graph, NodeId, StorageId};
 
+use crate::Options;
+
 /// Why there is no plan.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PlanError {
@@ -18,6 +20,14 @@ pub enum PlanError {
         budget: Bytes,
         /// The lowest peak reached.
         lowest: Bytes,
+    },
+    /// The strategy moves storages, and there is nowhere to move them to.
+    #[error(
+        "{strategy} moves storages to a store and back; give it a store, or take another strategy"
+    )]
+    NeedsStore {
+        /// The strategy's name.
+        strategy: &'static str,
     },
     /// The checker rejected the strategy's schedule: a fault of this crate, never of its input.
     #[error("the checker rejected the plan of {strategy}, please report this:\n{why}")]
@@ -38,6 +48,10 @@ pub struct Infeasible {
     pub budget: Bytes,
     /// The smallest budget for which a plan is known.
     pub smallest_known: Bytes,
+    /// The smallest budget with a store, where none was given and one would help.
+    pub smallest_with_store: Option<Bytes>,
+    /// The smallest budget for which a plan without transfers is known, where a store was given.
+    pub smallest_without_store: Option<Bytes>,
     /// No schedule at all has a lower peak.
     pub lower_bound: Bytes,
     /// The node that gives the lower bound; `None` if the start or the end of the step does.
@@ -56,20 +70,24 @@ const LISTED: usize = 5;
 impl Infeasible {
     pub(crate) fn new(
         graph: &Graph,
-        strategy: &'static str,
+        options: &Options,
         budget: Bytes,
         smallest_known: Bytes,
     ) -> Infeasible {
-        let floor = crate::floor(graph);
+        let floor = crate::floor_of(graph, options);
+        let with_store = crate::floor_with_store(graph).bytes;
         let named = |&s: &StorageId| (s, graph.storage(s).bytes, graph.shown_storage_name(s));
         let at_name = match floor.at {
             Some(node) => graph.node(node).shown_name(),
             None => floor.moment.to_string(),
         };
         Infeasible {
-            strategy,
+            strategy: options.strategy.name,
             budget,
             smallest_known,
+            smallest_with_store: (options.store.is_none() && with_store < smallest_known)
+                .then_some(with_store),
+            smallest_without_store: None,
             lower_bound: floor.bytes,
             at: floor.at,
             at_name,
@@ -93,6 +111,12 @@ impl std::fmt::Display for Infeasible {
             false => writeln!(f, "{strategy} finds no plan for {budget} ({} bytes)", budget.get())?,
         }
         writeln!(f, "  smallest budget with a known plan: {smallest} ({} bytes)", smallest.get())?;
+        if let Some(bytes) = self.smallest_with_store {
+            writeln!(f, "  with a store to move storages to: {bytes} ({} bytes)", bytes.get())?;
+        }
+        if let Some(bytes) = self.smallest_without_store {
+            writeln!(f, "  without the store: {bytes} ({} bytes)", bytes.get())?;
+        }
         writeln!(f, "  proven lower bound: {bound} ({} bytes)", bound.get())?;
         write!(f, "  at {} these must coexist:", self.at_name)?;
         for (id, bytes, name) in self.coexisting.iter().take(LISTED) {

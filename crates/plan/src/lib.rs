@@ -19,6 +19,7 @@ mod draft;
 mod error;
 mod floor;
 mod frontier;
+mod moving;
 pub mod mutwo;
 mod options;
 mod planned;
@@ -29,6 +30,7 @@ mod sqrt;
 mod strategy;
 #[cfg(test)]
 mod testing;
+mod transfer;
 
 pub use decision::{Choice, Decision, Reason, decisions};
 pub use error::{Infeasible, PlanError};
@@ -37,6 +39,7 @@ pub use frontier::{Frontier, frontier};
 pub use options::{Effort, NoWatch, Options, Progress, Watch};
 pub use planned::{Planned, Stats, Status};
 pub use strategy::Strategy;
+pub use transfer::floor_with_store;
 
 use rekindle_graph::{Bytes, Graph, Timeline};
 
@@ -60,8 +63,11 @@ pub fn plan(
         let plain = Draft::plain(graph).replay(graph, strategy)?;
         return planned::finish(graph, budget, plain, options, &natural);
     }
+    if strategy.needs_store && options.store.is_none() {
+        return Err(PlanError::NeedsStore { strategy: strategy.name });
+    }
     // Below the floor there is nothing to look for.
-    if budget >= floor(graph).bytes {
+    if budget >= floor_of(graph, options).bytes {
         let replayed = (strategy.draft)(graph, budget, options, watch)
             .freeing_after_last_use(graph)
             .replay(graph, strategy)?;
@@ -71,8 +77,17 @@ pub fn plan(
     }
     // A strategy may go lower when no budget tells it where to look. This also makes the smallest
     // budget in a refusal one that works: it is the same for every budget that is refused.
-    let lowest = lowest(graph, options, watch)?;
-    planned::finish(graph, budget, lowest, options, &natural)
+    let found = lowest(graph, options, watch)?;
+    let mut answer = planned::finish(graph, budget, found, options, &natural);
+    if let Err(PlanError::Infeasible(why)) = &mut answer
+        && options.store.is_some()
+        && !strategy.needs_store
+    {
+        let without = Options { store: None, ..options.clone() };
+        let peak = lowest(graph, &without, watch)?.timeline.peak;
+        why.smallest_without_store = Some(peak);
+    }
+    answer
 }
 
 /// The plan with the smallest peak that the strategy knows how to reach.
@@ -85,8 +100,19 @@ pub fn smallest(
     watch: &mut dyn Watch,
 ) -> Result<Planned, PlanError> {
     let natural = Timeline::natural(graph);
+    if options.strategy.needs_store && options.store.is_none() {
+        return Err(PlanError::NeedsStore { strategy: options.strategy.name });
+    }
     let lowest = lowest(graph, options, watch)?;
     planned::finish(graph, lowest.timeline.peak, lowest, options, &natural)
+}
+
+/// A lower bound on the peak of every schedule that `options` allow.
+pub(crate) fn floor_of(graph: &Graph, options: &Options) -> Floor {
+    match options.store {
+        Some(_) => floor_with_store(graph),
+        None => floor(graph),
+    }
 }
 
 /// The lowest schedule that the strategy reaches.
@@ -95,7 +121,7 @@ fn lowest(
     options: &Options,
     watch: &mut dyn Watch,
 ) -> Result<ReplayedDraft, PlanError> {
-    let floor = floor(graph).bytes;
+    let floor = floor_of(graph, options).bytes;
     let draft = (options.strategy.lowest)(graph, floor, options, watch)
         .freeing_after_last_use(graph)
         .replay(graph, options.strategy)?;

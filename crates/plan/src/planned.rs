@@ -6,7 +6,7 @@ use rekindle_verify::verify;
 use crate::decision::{self, Decision};
 use crate::draft::ReplayedDraft;
 use crate::floor::floor_at;
-use crate::{Infeasible, Options, PlanError, search};
+use crate::{Infeasible, Options, PlanError, search, transfer};
 
 /// A plan that fits, and what is known about it.
 #[derive(Clone, Debug, PartialEq)]
@@ -111,10 +111,10 @@ pub(crate) fn finish(
     let strategy = options.strategy;
     if timeline.peak > budget {
         let lowest = timeline.peak.min(natural.peak);
-        return Err(match draft.stopped && budget >= crate::floor(graph).bytes {
+        return Err(match draft.stopped && budget >= crate::floor_of(graph, options).bytes {
             true => PlanError::Stopped { budget, lowest },
             false => {
-                let infeasible = Infeasible::new(graph, strategy.name, budget, lowest);
+                let infeasible = Infeasible::new(graph, options, budget, lowest);
                 PlanError::Infeasible(Box::new(infeasible))
             }
         });
@@ -136,7 +136,10 @@ pub(crate) fn finish(
         // Nothing more is to be shown.
         true => draft.time_bound,
         false => {
-            let shown = search::time_bound(graph, budget, options.effort);
+            let shown = match &options.store {
+                Some(store) => transfer::time_bound(graph, budget, store, options.effort),
+                None => search::time_bound(graph, budget, options.effort),
+            };
             Micros(shown.get().max(draft.time_bound.get()))
         }
     };
@@ -160,6 +163,9 @@ pub(crate) fn finish(
 /// Which node runs at the peak, and what it cannot do without.
 fn at_peak(graph: &Graph, plan: &Plan, timeline: &Timeline) -> (Option<NodeId>, Bytes) {
     match timeline.peak_step.map(|step| plan.schedule.steps[step.index()]) {
+        Some(Step::Run(id)) if plan.schedule.has_transfers() => {
+            (Some(id), transfer::bytes_at(graph, id))
+        }
         Some(Step::Run(id)) => (Some(id), floor_at(graph, id)),
         // Nothing runs at the start, nor while something is fetched; a free is never the first to
         // be as high.

@@ -17,6 +17,7 @@ pub(crate) const STRATEGY: Strategy = Strategy {
     title: "√n segments",
     about: "cuts the forward pass into √n segments of √n nodes and checkpoints each.",
     heeds_budget: false,
+    needs_store: false,
     draft,
     lowest: draft,
 };

@@ -7,7 +7,7 @@
 use rekindle_graph::{Bytes, Graph};
 
 use crate::draft::Draft;
-use crate::{Options, Watch, blocks, mutwo, search, sqrt};
+use crate::{Options, Watch, blocks, moving, mutwo, search, sqrt};
 
 /// An algorithm that decides what is kept and what is recomputed.
 #[derive(Clone, Copy)]
@@ -20,6 +20,8 @@ pub struct Strategy {
     pub about: &'static str,
     /// Whether it aims at the budget. One that does not gives the same plan for every budget.
     pub heeds_budget: bool,
+    /// Whether it has nothing to do without a store.
+    pub needs_store: bool,
     /// A schedule under the budget if one is found, otherwise the lowest that was reached.
     pub(crate) draft: Drafter,
     /// A schedule with as low a peak as is found; instead of a budget it is given the floor.
@@ -32,13 +34,18 @@ pub(crate) type Drafter = fn(&Graph, Bytes, &Options, &mut dyn Watch) -> Draft;
 impl Strategy {
     /// Every strategy, the default first.
     pub const ALL: &[Strategy] =
-        &[Strategy::SEARCH, Strategy::MUTWO, sqrt::STRATEGY, blocks::STRATEGY];
+        &[Strategy::SEARCH, Strategy::MUTWO, sqrt::STRATEGY, blocks::STRATEGY, moving::STRATEGY];
 
     /// The best that Rekindle knows, and the default.
     pub const SEARCH: Strategy = search::STRATEGY;
 
     /// The greedy choice of μ-TWO, which also plans from a profiler's tables ([`mutwo`]).
     pub const MUTWO: Strategy = mutwo::STRATEGY;
+
+    /// Those that plan without a store.
+    pub fn without_store() -> impl Iterator<Item = Strategy> {
+        Strategy::ALL.iter().copied().filter(|s| !s.needs_store)
+    }
 
     /// The strategy of that name.
     pub fn from_name(name: &str) -> Option<Strategy> {

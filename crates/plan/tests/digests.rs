@@ -67,9 +67,8 @@ fn row(graph: &Graph, strategy: Strategy, effort: Effort, share: u64) -> String 
 }
 
 fn rows(graph: &Graph) -> Vec<String> {
-    let first = Strategy::ALL
-        .iter()
-        .flat_map(|&strategy| SHARES.map(|share| row(graph, strategy, Effort::FIRST, share)));
+    let first = Strategy::without_store()
+        .flat_map(|strategy| SHARES.map(|share| row(graph, strategy, Effort::FIRST, share)));
     let (level, shares) = SEARCHED;
     let effort = Effort::new(level).expect("a level");
     let searched = shares.map(|share| row(graph, Strategy::SEARCH, effort, share));

@@ -1,9 +1,9 @@
 //! Everything that must hold for plans of one random graph.
 
 use anyhow::{Context as _, Result, bail, ensure};
-use rekindle_graph::{Bytes, Graph, Micros, Timeline};
+use rekindle_graph::{Bytes, Graph, Micros, Rate, Store, Timeline};
 use rekindle_plan::{
-    Effort, NoWatch, Options, PlanError, Planned, Strategy, floor, frontier, plan,
+    Effort, NoWatch, Options, PlanError, Planned, Strategy, floor, floor_with_store, frontier, plan,
 };
 use rekindle_rewrite::rewrite;
 use rekindle_verify::{verify, verify_rewritten};
@@ -36,7 +36,7 @@ pub fn check(seed: u64, size: usize) -> Result<usize> {
     let (low, high) = (floor(&graph).bytes, Timeline::natural(&graph).peak);
     ensure!(low <= high, "the floor {low} is above the plain peak {high}");
     let mut plans = Vec::new();
-    for &strategy in Strategy::ALL {
+    for strategy in Strategy::without_store() {
         let effort = match random.below(100) < LONGER {
             true => Effort::new(1).expect("a level"),
             false => Effort::FIRST,
@@ -59,7 +59,8 @@ pub fn check(seed: u64, size: usize) -> Result<usize> {
         check_moves(&graph, seed.wrapping_mul(31).wrapping_add(k))
             .with_context(|| format!("random moves, number {k}"))?;
     }
-    Ok(plans.len() + MOVES as usize)
+    let moved = check_stores(&graph, &mut random).context("with a store")?;
+    Ok(plans.len() + MOVES as usize + moved)
 }
 
 /// Whatever a valid plan moves, what it is rewritten to is the same work in no more bytes.
@@ -74,6 +75,73 @@ fn check_moves(graph: &Graph, seed: u64) -> Result<()> {
     let peak = Timeline::natural(&rewritten.graph).peak;
     ensure!(peak <= plan.peak, "rewritten peak {} is over {}", peak.get(), plan.peak.get());
     Ok(())
+}
+
+/// Plans with a random store, with every strategy: the same promises, and the search is never slower
+/// than without it. Returns how many plans there were.
+fn check_stores(graph: &Graph, random: &mut Random) -> Result<usize> {
+    let store = random_store(graph, random);
+    let (low, high) = (floor_with_store(graph).bytes, Timeline::natural(graph).peak);
+    ensure!(low <= floor(graph).bytes, "the floor {low} is above the one without a store");
+    let mut plans: Vec<Planned> = Vec::new();
+    for &strategy in Strategy::ALL {
+        let options = Options { strategy, effort: Effort::FIRST, store: Some(store) };
+        for _ in 0..BUDGETS {
+            let budget = Bytes(low.get() + random.below((high - low).get() as usize + 1) as u64);
+            let twice = random.below(100) < TWICE;
+            let planned = check_budget(graph, budget, &options, twice)
+                .with_context(|| format!("{} at {} bytes", strategy.name, budget.get()))?;
+            if strategy == Strategy::SEARCH {
+                check_not_slower(graph, budget, &options, planned.as_ref())?;
+            }
+            plans.extend(planned);
+        }
+        if random.chance(20) {
+            check_frontier(graph, &options).with_context(|| strategy.name)?;
+        }
+    }
+    check_bounds(&plans)?;
+    Ok(plans.len())
+}
+
+fn check_not_slower(
+    graph: &Graph,
+    budget: Bytes,
+    options: &Options,
+    moving: Option<&Planned>,
+) -> Result<()> {
+    let without = Options { store: None, ..options.clone() };
+    if let Ok(alone) = plan(graph, budget, &without, &mut NoWatch) {
+        let time = moving.map(|planned| planned.plan.time);
+        ensure!(
+            time.is_some_and(|time| is_above(alone.plan.time, time)),
+            "{time:?} at {} bytes, {} without the store",
+            budget.get(),
+            alone.plan.time
+        );
+    }
+    Ok(())
+}
+
+/// From far too slow to faster than compute, now and then with one way only or a limit.
+fn random_store(graph: &Graph, random: &mut Random) -> Store {
+    let natural = Timeline::natural(graph);
+    // What moves all bytes of the peak once in the time of the plain step.
+    let usual = natural.peak.get() as f64 / natural.time.get().max(1.0);
+    let mut rate = || match random.chance(5) {
+        true => Rate(0.0),
+        false => Rate(usual * (1 + random.below(100)) as f64 / 20.0),
+    };
+    let (out_rate, in_rate) = (rate(), rate());
+    Store {
+        out_rate,
+        in_rate,
+        latency: Micros(random.below(3) as f64),
+        duplex: random.chance(50),
+        limit: random
+            .chance(20)
+            .then(|| Bytes(random.below(natural.peak.get() as usize + 1) as u64)),
+    }
 }
 
 /// A bound holds for the plans of every strategy, under its budget and smaller ones.
@@ -138,6 +206,9 @@ fn check_plan(graph: &Graph, budget: Bytes, planned: &Planned) -> Result<()> {
         plan.time,
         planned.lower_bound
     );
+    if plan.schedule.has_transfers() {
+        return Ok(());
+    }
     let rewritten = rewrite(graph, plan)?;
     let origins = rewritten.origins();
     verify_rewritten(graph, plan, &rewritten.graph, origins).context("rewritten")?;

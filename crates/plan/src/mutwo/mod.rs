@@ -42,6 +42,7 @@ pub(crate) const STRATEGY: Strategy = Strategy {
     title: "μ-TWO",
     about: "chooses greedily by bytes won per second of recomputation.",
     heeds_budget: true,
+    needs_store: false,
     draft,
     lowest: draft,
 };

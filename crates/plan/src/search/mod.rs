@@ -22,17 +22,17 @@ mod first;
 mod flow;
 mod lowest;
 pub(crate) mod problem;
-mod pulse;
+pub(crate) mod pulse;
 mod random;
 mod reorder;
 mod sequence;
-mod tree;
+pub(crate) mod tree;
 
 use rekindle_graph::{Bytes, Graph, Micros, NodeId, Step};
 
 use crate::bound;
 use crate::draft::{Draft, needed_nodes};
-use crate::{Effort, Options, Progress, Strategy, Watch};
+use crate::{Effort, Options, Progress, Strategy, Watch, transfer};
 use anneal::{Annealer, Cooling, Found};
 use cuts::Cutter;
 use exact::{Exact, exact};
@@ -60,12 +60,26 @@ pub(crate) const STRATEGY: Strategy = Strategy {
     title: "search",
     about: "recomputes as often as it pays and reorders where it pays.",
     heeds_budget: true,
+    needs_store: false,
     draft,
     lowest,
 };
 
 /// A draft under `budget` if one is found, otherwise the lowest that was reached.
 fn draft(graph: &Graph, budget: Bytes, options: &Options, watch: &mut dyn Watch) -> Draft {
+    match &options.store {
+        Some(store) => transfer::draft(graph, budget, store, options, watch),
+        None => draft_alone(graph, budget, options, watch),
+    }
+}
+
+/// The same without a store.
+pub(crate) fn draft_alone(
+    graph: &Graph,
+    budget: Bytes,
+    options: &Options,
+    watch: &mut dyn Watch,
+) -> Draft {
     let problem = Problem::new(graph, &needed_nodes(graph));
     let limit = signed(budget);
     match exact(&problem, limit) {
@@ -96,6 +110,19 @@ fn draft(graph: &Graph, budget: Bytes, options: &Options, watch: &mut dyn Watch)
 
 /// A draft with as low a peak as is found; none is below `floor`.
 fn lowest(graph: &Graph, floor: Bytes, options: &Options, watch: &mut dyn Watch) -> Draft {
+    if let Some(store) = &options.store {
+        return transfer::lowest(graph, floor, store, options, watch);
+    }
+    lowest_alone(graph, floor, options, watch)
+}
+
+/// The same without a store.
+pub(crate) fn lowest_alone(
+    graph: &Graph,
+    floor: Bytes,
+    options: &Options,
+    watch: &mut dyn Watch,
+) -> Draft {
     let problem = Problem::new(graph, &needed_nodes(graph));
     let floor = signed(floor);
     let work = work(&problem, options.effort) * LOWEST.0 / LOWEST.1;
@@ -103,9 +130,23 @@ fn lowest(graph: &Graph, floor: Bytes, options: &Options, watch: &mut dyn Watch)
     finished(&problem, &best, work, stopped)
 }
 
+/// An order of runs for a budget, as good as so much work finds; it may not fit.
+pub(crate) fn order_under(
+    problem: &Problem,
+    limit: i64,
+    work: u64,
+    pulse: &Pulse<'_>,
+) -> Vec<NodeId> {
+    let mut search = Search::new(problem, limit, work, pulse);
+    search.start();
+    search.anneal();
+    let runs = search.best.order.iter().filter(|&&v| v as usize != problem.source);
+    runs.map(|&v| NodeId(v)).collect()
+}
+
 /// Bytes as a number with a sign. A graph's sizes add up to 2^61 at most, so a budget above that is
 /// as good as this.
-fn signed(bytes: Bytes) -> i64 {
+pub(crate) fn signed(bytes: Bytes) -> i64 {
     bytes.get().min(1 << 62).cast_signed()
 }
 
@@ -122,7 +163,7 @@ fn finished(problem: &Problem, best: &Found, work: u64, stopped: bool) -> Draft 
 }
 
 /// Work of the annealing.
-fn work(problem: &Problem, effort: Effort) -> u64 {
+pub(crate) fn work(problem: &Problem, effort: Effort) -> u64 {
     match effort {
         Effort::FIRST => 0,
         effort => WORK.min(WORK_PER_NODE * problem.natural.len() as u64) << effort.level(),
@@ -137,7 +178,7 @@ pub(crate) fn time_bound(graph: &Graph, budget: Bytes, effort: Effort) -> Micros
 }
 
 /// The same for a problem.
-fn bound_of(problem: &Problem, limit: i64, effort: Effort) -> f64 {
+pub(crate) fn bound_of(problem: &Problem, limit: i64, effort: Effort) -> f64 {
     let arcs = match effort {
         Effort::FIRST => FIRST_BOUND_ARCS,
         _ => BOUND_ARCS,

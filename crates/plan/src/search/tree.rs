@@ -57,6 +57,47 @@ impl MaxTree {
         value
     }
 
+    /// The highest value of the slots `first..=last`.
+    pub(crate) fn highest_of(&self, first: usize, last: usize) -> i64 {
+        self.highest_under(1, (0, self.size - 1), (first, last))
+    }
+
+    fn highest_under(&self, i: usize, (low, high): (usize, usize), asked: (usize, usize)) -> i64 {
+        if asked.0 > high || asked.1 < low {
+            return i64::MIN / 4;
+        }
+        if asked.0 <= low && high <= asked.1 {
+            return self.top[i];
+        }
+        let middle = (low + high) / 2;
+        let left = self.highest_under(2 * i, (low, middle), asked);
+        let right = self.highest_under(2 * i + 1, (middle + 1, high), asked);
+        left.max(right) + self.add[i]
+    }
+
+    /// The first slot from `from` on whose value is above `limit`.
+    pub(crate) fn first_above(&self, from: usize, limit: i64) -> Option<usize> {
+        self.first_under(1, (0, self.size - 1), from, limit)
+    }
+
+    fn first_under(
+        &self,
+        i: usize,
+        (low, high): (usize, usize),
+        from: usize,
+        limit: i64,
+    ) -> Option<usize> {
+        if high < from || self.top[i] <= limit {
+            return None;
+        }
+        if i >= self.size {
+            return Some(low);
+        }
+        let (middle, limit) = ((low + high) / 2, limit - self.add[i]);
+        let left = self.first_under(2 * i, (low, middle), from, limit);
+        left.or_else(|| self.first_under(2 * i + 1, (middle + 1, high), from, limit))
+    }
+
     /// Sets the value of one slot.
     pub(crate) fn set(&mut self, slot: usize, value: i64) {
         let by = value - self.get(slot);
@@ -129,6 +170,10 @@ mod tests {
                 let highest = plain.iter().copied().max().unwrap_or(0);
                 assert_eq!(tree.highest(), highest);
                 assert_eq!(tree.get(a), plain[a]);
+                let some = &plain[a.min(b)..=a.max(b)];
+                assert_eq!(Some(&tree.highest_of(a.min(b), a.max(b))), some.iter().max());
+                let above = (a..len).find(|&i| plain[i] > 4);
+                assert_eq!(tree.first_above(a, 4), above);
                 // With as many blocks as slots, every slot counts alone.
                 let above: i64 = plain.iter().map(|v| (v - 3).max(0)).sum();
                 assert_eq!(tree.above(3, 6), above);
