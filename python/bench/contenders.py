@@ -83,7 +83,7 @@ class Contender:
             self.step = torch.compile(self.module, backend=backend, dynamic=False)
         elif kind.way == "rekindle":
             self.trained.budget = kind.budget
-            self.step = rekindle.compile(self.module, kind.budget)
+            self.step = rekindle.compile(self.module, kind.budget, wait=True)
 
     def run(self, seed: int = SEED) -> Tensor:
         """One step. The gradients of the step before are gone by then."""
@@ -103,7 +103,7 @@ class Contender:
         except rekindle.InfeasibleBudget as infeasible:
             self.module.load_state_dict(start)
             self.trained.budget = infeasible.smallest
-            self.step = rekindle.compile(self.module, infeasible.smallest)
+            self.step = rekindle.compile(self.module, infeasible.smallest, wait=True)
             self._train(gradients)
         if self.trained.budget is not None:
             (plan,) = session_of(self.step).planned

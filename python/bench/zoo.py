@@ -221,8 +221,11 @@ def main(name: str) -> None:
         lambda module: torch.compile(module, backend=torch_budget(0.5), dynamic=False),
     )
     for share in SHARES:
-        show(f"rekindle {share}", lambda module, share=share: rekindle.compile(module, share))
-    show("rekindle smallest", lambda module: rekindle.compile(module, smallest_of(name)))
+        show(
+            f"rekindle {share}",
+            lambda module, share=share: rekindle.compile(module, share, wait=True),
+        )
+    show("rekindle smallest", lambda module: rekindle.compile(module, smallest_of(name), wait=True))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import rekindle
-from rekindle import cache
+from rekindle import _native, cache
 from rekindle.torch import planning
 from rekindle.torch.module import runner_of, session_of
 
@@ -473,7 +473,7 @@ class Found(Case):
             module(x).backward()
         other = Layers()
         other.load_state_dict(module.state_dict())
-        planned = compiled(other, 420_000)
+        planned = compiled(other, 470_000)
         torch.manual_seed(9)
         peaks = []
         for _ in range(3):
@@ -485,7 +485,7 @@ class Found(Case):
             self.assertTrue(torch.equal(part.grad, expected.grad))
         first, later = session_of(planned).planned
         self.assertEqual(peaks, [first.peak, later.peak, later.peak])
-        self.assertLessEqual(max(peaks), 420_000)
+        self.assertLessEqual(max(peaks), 470_000)
         self.assertGreater(later.plan.time, first.plan.time, "less room, more to recompute")
         other.zero_grad()
         planned(x).backward()
@@ -505,7 +505,7 @@ class Found(Case):
         module, x = Layers(), torch.randn(BATCH, 32)
         roomy = compiled(module)
         roomy(x)
-        tight = session_of(roomy).planned[0].peak
+        tight = _native.smallest(session_of(roomy).planned[0].graph, effort=1).peak
         step = torch.compile(
             module, backend=rekindle.backend(tight, profile="roofline", effort=1), dynamic=False
         )

@@ -179,7 +179,35 @@ class Asking(nn.Module):
         return x[mask].abs().mean() if x.dim() > 2 else (x * mask).square().mean()
 
 
+class Experts(nn.Module):
+    """Two of four layers for each row, as the largest scores say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores = nn.Linear(32, 4)
+        self.layers = nn.ModuleList(nn.Linear(32, 32) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):
+            weights, chosen = self.scores(x).softmax(1).topk(2, dim=1)
+            shares = torch.zeros(x.shape[0], 4).scatter(1, chosen, weights)
+            x = sum(
+                share[:, None] * torch.tanh(layer(x))
+                for share, layer in zip(shares.unbind(1), self.layers, strict=True)
+            )
+        return x.square().mean()
+
+
 class Routes(Case):
+    def test_experts_are_chosen_once(self) -> None:
+        torch.manual_seed(0)
+        planned = self.assert_alike(Experts(), torch.randn(BATCH), 0.8)
+        (step,) = session_of(planned).planned
+        runs = [node for kind, node in step.plan.steps() if kind == "run"]
+        chosen = [at for at, node in enumerate(step.graph.nodes) if node.op == "aten.topk.default"]
+        self.assertEqual([runs.count(node) for node in chosen], [1, 1])
+        self.assertGreater(len(runs), len(set(runs)), "nothing was recomputed")
+
     def test_the_model_goes_eagers_way(self) -> None:
         torch.manual_seed(0)
         module, x = Asking(), torch.randn(BATCH)

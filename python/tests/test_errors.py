@@ -1,6 +1,7 @@
 """What cannot be done is said in one clear error, and not in a compiler's trace."""
 
 import os
+import random
 import subprocess
 import sys
 import unittest
@@ -11,9 +12,11 @@ import torch
 from torch import nn
 
 import rekindle
-from rekindle.torch import runner
+from rekindle.torch import planning, runner
 from rekindle.torch.inductor import require_compiler
+from rekindle.torch.joint import Joint
 from rekindle.torch.module import session_of
+from rekindle.torch.timing import Timing
 
 QUICK = {"effort": 1, "profile": "roofline"}
 
@@ -21,6 +24,12 @@ QUICK = {"effort": 1, "profile": "roofline"}
 def network() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
+
+
+def deep_network() -> nn.Module:
+    torch.manual_seed(0)
+    parts = [part for _ in range(8) for part in (nn.Linear(8, 8), nn.GELU(), nn.LayerNorm(8))]
+    return nn.Sequential(*parts, nn.Linear(8, 1))
 
 
 class Scalar(nn.Module):
@@ -101,6 +110,25 @@ class Errors(unittest.TestCase):
         self.assertIsNone(caught.exception.__cause__)
         torch._dynamo.reset()
         rekindle.compile(module, smallest, **QUICK)(torch.randn(64, 8)).sum().backward()
+
+    def test_a_budget_that_is_named_works_with_other_times(self) -> None:
+        module, value = deep_network(), torch.randn(64, 8)
+
+        def times(joint: Joint, _profile: str) -> Timing:
+            # Another clock in every call.
+            return Timing({node: random.uniform(1.0, 1e4) for node in joint.computing()})
+
+        with unittest.mock.patch.object(planning, "time_nodes", times):
+            for _ in range(3):
+                torch._dynamo.reset()
+                with self.assertRaises(rekindle.InfeasibleBudget) as caught:
+                    rekindle.compile(module, 100, effort=0)(value)
+                torch._dynamo.reset()
+                rekindle.compile(module, caught.exception.smallest, effort=0)(value)
+            graph = rekindle.profile(module, value).graph
+            smallest = rekindle.smallest(graph, effort=0)
+            self.assertEqual(rekindle.verify(graph, smallest), [])
+            self.assertEqual(smallest.peak, caught.exception.smallest)
 
     def test_a_number_read_in_the_middle_is_warned_of(self) -> None:
         with self.assertWarnsRegex(rekindle.UnplannedPart, "2 graphs.*item"):

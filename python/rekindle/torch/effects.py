@@ -13,7 +13,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from rekindle.torch.interfaces import BATCH_NORM, BATCH_NORM_AGAIN, is_operation, schema_of
+from rekindle.torch.interfaces import (
+    BATCH_NORM,
+    BATCH_NORM_AGAIN,
+    is_operation,
+    name_of,
+    schema_of,
+)
 from rekindle.torch.joint import overwrites
 
 
@@ -35,6 +41,24 @@ COLLECTIVES = {
 """Namespaces of operations that talk to other processes: each must run as often on every rank."""
 
 
+ROUTING = {
+    "argmax",
+    "argmin",
+    "argsort",
+    "bincount",
+    "histc",
+    "kthvalue",
+    "multinomial",
+    "nonzero",
+    "searchsorted",
+    "sort",
+    "topk",
+}
+"""Operations whose results say where others go, such as to which expert. They are small, and both
+passes must take the same route, also where equal values may be told apart in another way.
+"""
+
+
 def is_collective(node: fx.Node) -> bool:
     """Whether it talks to other processes."""
     return is_operation(node.target) and node.target.namespace in COLLECTIVES
@@ -45,7 +69,7 @@ def effect_of(node: fx.Node) -> Effect:
     target = node.target
     if not is_operation(target):
         return Effect.ONCE
-    if overwrites(node) or is_collective(node):
+    if overwrites(node) or is_collective(node) or name_of(target) in ROUTING:
         return Effect.ONCE
     if torch.Tag.nondeterministic_seeded in target.tags and draws(node):
         return Effect.RANDOM

@@ -29,6 +29,7 @@ NEEDED: tuple[Interface, ...] = (
     ("BackendCompilerFailed", "torch._dynamo.exc"),
     ("TorchRuntimeError", "torch._dynamo.exc"),
     ("Unsupported", "torch._dynamo.exc"),
+    ("UserError", "torch._dynamo.exc"),
     ("ignore_logging_functions", "torch._dynamo.config"),
     ("_get_handlers", "torch._dynamo.variables.torch.TorchInGraphFunctionVariable"),
     ("InstructionTranslatorBase", "torch._dynamo.symbolic_convert"),
@@ -115,7 +116,7 @@ require(NEEDED)
 from torch._dynamo import config as dynamo_config  # noqa: E402 (what is lacking is said first)
 from torch._dynamo import reset as reset_dynamo  # noqa: E402
 from torch._dynamo.backends.common import aot_autograd  # noqa: E402
-from torch._dynamo.exc import BackendCompilerFailed, TorchRuntimeError, Unsupported  # noqa: E402
+from torch._dynamo.exc import BackendCompilerFailed, TorchRuntimeError, Unsupported, UserError  # noqa: E402
 from torch._dynamo.utils import counters  # noqa: E402
 from torch._dynamo import symbolic_convert  # noqa: E402
 from torch._dynamo.guards import install_guard  # noqa: E402
@@ -137,6 +138,11 @@ BATCH_NORM: Any = torch.ops.aten._native_batch_norm_legit_functional.default
 """The batch norm of a captured forward: the new running statistics are results."""
 BATCH_NORM_AGAIN: Any = torch.ops.aten._native_batch_norm_legit.no_stats
 """The same without running statistics."""
+
+
+def has_captured_nothing(error: Exception) -> bool:
+    """Whether a call that was to be one graph was left to eager."""
+    return "found no compiled frames" in str(error)
 
 
 def graph_breaks() -> dict[str, int]:

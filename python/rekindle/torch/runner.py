@@ -28,8 +28,10 @@ from rekindle.torch.interfaces import (
     BackendCompilerFailed,
     TorchRuntimeError,
     Unsupported,
+    UserError,
     dynamo_config,
     has_backward_hook,
+    has_captured_nothing,
     pytree,
     without_fakes_log,
     without_modes,
@@ -66,7 +68,7 @@ class Compiled:
             try:
                 with self.route.taken():
                     return self.function(*args, **kwargs)
-            except Unsupported as end:
+            except (Unsupported, UserError) as end:
                 if not self.is_whole:
                     raise
                 # Nothing has run yet: a whole graph is captured before it runs.
@@ -193,6 +195,10 @@ class Runner:
             raise
         except TorchRuntimeError as failure:
             raise _wrong_input(failure, args, kwargs) from None
+        except RuntimeError as failure:
+            if has_captured_nothing(failure):
+                raise self._unplanned() from None
+            raise
 
     def _complain(self) -> None:
         """Says what of the call was not planned."""
@@ -200,7 +206,7 @@ class Runner:
         if call.ran_without_gradients and not call.runs:
             return
         if not call.runs:
-            raise Unplanned("no part of this call ran by a plan: " + self._why_unplanned())
+            raise self._unplanned()
         if call.breaks and not is_sharded(self.module):
             what = (
                 f"the step is {len(call.runs)} graphs: each is planned, but what runs between them"
@@ -213,6 +219,9 @@ class Runner:
                 UnplannedPart,
                 stacklevel=2,
             )
+
+    def _unplanned(self) -> Unplanned:
+        return Unplanned("no part of this call ran by a plan: " + self._why_unplanned())
 
     def _why_unplanned(self) -> str:
         parts = self.module.named_modules()
