@@ -136,7 +136,8 @@ fn of_plan(error: &PlanError) -> Option<u8> {
     match error {
         PlanError::Infeasible(_) => Some(INFEASIBLE),
         PlanError::Rejected { .. } => Some(VIOLATION),
-        PlanError::Stopped { .. } | PlanError::NeedsStore { .. } => None,
+        PlanError::NeedsStore { .. } => Some(USAGE),
+        PlanError::Stopped { .. } => None,
     }
 }
 
@@ -162,7 +163,8 @@ fn of_training(error: &rekindle::Error) -> Option<u8> {
         }
         Error::Engine(EngineError::Store { .. })
         | Error::Profile(ProfileError::Engine(EngineError::Store { .. })) => Some(BAD_FILE),
-        Error::Plan(PlanError::Stopped { .. } | PlanError::NeedsStore { .. })
+        Error::Plan(PlanError::NeedsStore { .. }) => Some(USAGE),
+        Error::Plan(PlanError::Stopped { .. })
         | Error::Profile(_)
         | Error::Engine(_)
         | Error::OtherNodes { .. } => None,

@@ -226,13 +226,79 @@ fn a_step_trains_with_a_folder_and_leaves_nothing_in_it() {
     let folder = Folder::new("offload-run");
     std::fs::create_dir(folder.0.join("disk")).expect("writable");
     let step = "transformer-tiny --batch-size 8 --effort 0";
-    let line = format!("run {step} --budget 70% --steps 2 --check --offload disk");
+    // Less than recomputation reaches.
+    let line = format!("run {step} --budget 36% --steps 2 --check --offload disk");
     let said = folder.works(&line);
     has(&said, &["store", "disk: ", " out, ", "(measured in", "every bit is the plain step's"]);
+    has(&said, &[", moves ", "hidden, ", " waited)", "for transfers", ", a file of "]);
     assert_eq!(folder.files_in("disk"), [""; 0]);
     let told = folder.json(&format!("{line} --offload-limit 1GiB --trace t.json --json --quiet"));
     let steps = told["steps"].as_array().expect("a list");
     for step in steps {
         assert_eq!(step["measured_peak_bytes"], step["predicted_peak_bytes"]);
     }
+    assert!(told["planned"]["moved_out_bytes"].as_u64() > Some(0), "{told:#}");
+    let trace: Value = serde_json::from_str(&folder.read("t.json")).expect("JSON");
+    let events = trace["traceEvents"].as_array().expect("a list").iter();
+    let tracks: Vec<&str> = events
+        .filter(|event| event["name"] == "thread_name")
+        .filter_map(|event| event["args"]["name"].as_str())
+        .collect();
+    for track in ["nodes", "out", "in"] {
+        assert!(tracks.contains(&track), "{tracks:?}");
+    }
+}
+
+#[test]
+fn a_store_is_planned_with_and_everything_says_so() {
+    let folder = Folder::new("store-plan");
+    let store = "--store out=25GB/s,in=25GB/s,latency=10us";
+    let line = format!("plan @unet-b8 --budget 40% --effort 0 {store}");
+    let said = folder.works(&format!("{line} --out p.json --decisions d.csv --report=r"));
+    has(&said, &["store        out=25GB/s,in=25GB/s,latency=10us", "moved   ", "transfers"]);
+    has(&said, &["of copying hidden behind computation", "waited (", "in the store"]);
+    assert!(folder.files_in("r").contains(&"unet_bs8.moving.plan.json".to_owned()));
+    let plan = Plan::from_json(&folder.read("p.json")).expect("a plan");
+    assert!(plan.schedule.has_transfers() && plan.peak <= plan.budget);
+    let csv = folder.read("d.csv");
+    let has_word = |word| csv.lines().any(|line| line.split(',').nth(1) == Some(word));
+    assert!(csv.lines().next().is_some_and(|header| header.ends_with(",reason")));
+    assert!(has_word("MOVE") && has_word("RETAINED"), "{csv}");
+    let told = folder.json(&format!("{line} --json"));
+    assert!(told["moved"]["activations"].as_u64() > Some(0), "{}", told["moved"]);
+    let decisions = told["decisions"].as_array().expect("a list");
+    assert!(decisions.iter().any(|d| d["decision"] == "moved"));
+    has(&folder.works("verify @unet-b8 p.json"), &["valid: ", "moves ", "hidden and"]);
+}
+
+#[test]
+fn a_frontier_with_a_store_goes_lower_and_is_never_slower() {
+    let folder = Folder::new("store-frontier");
+    let line = "frontier @unet-b8 --points 4 --effort 0 --store out=25GB/s,in=25GB/s --report=r";
+    let said = folder.works(&format!("{line} --out f.csv"));
+    has(&said, &["without a store\n", "\nwith out=25GB/s,in=25GB/s\n", "moved", "waits"]);
+    let csv = folder.read("f.csv");
+    assert!(csv.lines().next().is_some_and(|h| h.ends_with("moved_in_bytes,waited_us")), "{csv}");
+    let told = folder.json(&format!("{line} --json --quiet"));
+    let points = told.as_array().expect("a list");
+    let lowest = |with: bool| {
+        let side = points.iter().filter(|p| p["store"].is_null() != with);
+        side.map(|p| p["peak_bytes"].as_u64().expect("bytes")).min().expect("points")
+    };
+    assert!(lowest(true) < lowest(false), "{told:#}");
+    let page = data(&folder.read("r/index.html"));
+    let step = &page["steps"][0];
+    assert_eq!(step["stored_frontier"]["store"], "out=25GB/s,in=25GB/s");
+    assert!(step["stored_frontier"]["points"].as_array().is_some_and(|p| p.len() >= 2));
+    assert!(step["frontier"].as_array().is_some_and(|points| points.len() >= 2));
+}
+
+#[test]
+fn a_budget_that_cannot_be_met_names_the_smallest_with_and_without_a_store() {
+    let folder = Folder::new("store-infeasible");
+    let words = ["smallest budget with a known plan", "with a store to move storages to"];
+    folder.fails("plan @mlp-b256 --budget 1MiB", 3, &words);
+    let line = "plan @mlp-b256 --budget 1MiB --store out=1GB/s,in=1GB/s";
+    folder.fails(line, 3, &["smallest budget with a known plan", "without the store"]);
+    folder.fails("plan @mlp-b256 --budget 90% --strategy move", 2, &["give it a store"]);
 }
