@@ -23,7 +23,8 @@
 //! Method: a few nodes `v` are tried, those at which the graph's own order holds the most bytes,
 //! since there the room is short; for each, λ is found by bisection on the sign of the slope.
 //!
-//! Limits: each moment counts alone. A schedule that is tight at two moments may need more.
+//! Limits: each moment counts alone. A schedule that is tight at two moments may need more: see
+//! [`moments`](crate::moments).
 
 use crate::search::crossing::Crossing;
 use crate::search::problem::Problem;
@@ -36,20 +37,30 @@ const MOMENTS: usize = 24;
 /// a second.
 const MOMENT_ARCS: u64 = 8_000_000;
 
+/// A bound, and the moment that gives it.
+pub(crate) struct Single {
+    /// No schedule takes less.
+    pub(crate) time: f64,
+    /// The node at whose first run it is so, if any gives more than the needed nodes do.
+    pub(crate) at: Option<u32>,
+}
+
 /// The best bound over the moments tried, which together look at `most_work` arcs and then at no
 /// other moment.
-pub(crate) fn time_bound(problem: &Problem, budget: i64, most_work: u64) -> f64 {
+pub(crate) fn time_bound(problem: &Problem, budget: i64, most_work: u64) -> Single {
     let mut work = 0;
-    let mut best = 0.0f64;
+    let (mut best, mut at) = (0.0f64, None);
     for v in moments(problem) {
         let (extra, arcs) = extra_at(problem, budget, v, best);
-        best = best.max(extra);
+        if extra > best {
+            (best, at) = (extra, Some(v as u32));
+        }
         work += arcs;
         if work > most_work {
             break;
         }
     }
-    problem.least_time() + best
+    Single { time: problem.least_time() + best, at }
 }
 
 /// The nodes at which the graph's own order holds the most bytes, most first.
@@ -65,8 +76,8 @@ fn moments(problem: &Problem) -> Vec<usize> {
 /// Time of the repeated runs that the moment of `v` asks for, and arcs looked at. Less work is done
 /// where it turns out not to be above `best`.
 fn extra_at(problem: &Problem, budget: i64, v: usize, best: f64) -> (f64, u64) {
-    let past = ancestors(problem, v);
-    let after = descendants(problem, v);
+    let past = problem.ancestors(v);
+    let after = problem.descendants(v);
     let mut free = vec![false; problem.bytes.len()];
     let mut room = budget - problem.base - problem.workspace[v];
     for &s in problem.reads.of(v).iter().chain(problem.writes.of(v)) {
@@ -109,37 +120,6 @@ fn extra_at(problem: &Problem, budget: i64, v: usize, best: f64) -> (f64, u64) {
     (extra, moment.work())
 }
 
-/// The nodes that lead to `v`, without `v`.
-fn ancestors(problem: &Problem, v: usize) -> Vec<bool> {
-    let mut past = vec![false; problem.time.len()];
-    let mut stack = vec![v];
-    while let Some(w) = stack.pop() {
-        for &s in problem.reads.of(w) {
-            let from = problem.writer[s as usize] as usize;
-            if !std::mem::replace(&mut past[from], true) {
-                stack.push(from);
-            }
-        }
-    }
-    past
-}
-
-/// The nodes that `v` leads to, without `v`.
-fn descendants(problem: &Problem, v: usize) -> Vec<bool> {
-    let mut after = vec![false; problem.time.len()];
-    let mut stack = vec![v];
-    while let Some(w) = stack.pop() {
-        for &s in problem.writes.of(w) {
-            for &to in problem.readers.of(s as usize) {
-                if !std::mem::replace(&mut after[to as usize], true) {
-                    stack.push(to as usize);
-                }
-            }
-        }
-    }
-    after
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,8 +133,8 @@ mod tests {
     fn bytes_that_do_not_fit_cost_the_cheapest_run() {
         let graph = chain(3);
         let problem = Problem::new(&graph, &needed_nodes(&graph));
-        assert_eq!(time_bound(&problem, 41, 1000), 6.0);
-        let bound = time_bound(&problem, 31, 1000);
+        assert_eq!(time_bound(&problem, 41, 1000).time, 6.0);
+        let bound = time_bound(&problem, 31, 1000).time;
         assert!(bound > 6.9 && bound <= 7.0, "{bound}");
     }
 }

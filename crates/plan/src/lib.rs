@@ -19,6 +19,7 @@ mod draft;
 mod error;
 mod floor;
 mod frontier;
+mod moments;
 mod moving;
 pub mod mutwo;
 mod options;

@@ -1,5 +1,6 @@
 //! Small graphs for the tests of this crate.
 
+use crate::search::random::Random;
 use rekindle_graph::{Bytes, Graph, GraphParts, Node, NodeId, Phase, Role, Storage, StorageId};
 
 /// A node that takes 1 µs.
@@ -53,6 +54,27 @@ pub(crate) fn parts(bytes: &[u64], nodes: Vec<Node>) -> GraphParts {
         storages,
         nodes: all,
     }
+}
+
+/// A random graph of `n` nodes that each read one to three of the last storages; all is needed.
+pub(crate) fn random(n: u32, seed: u64) -> Graph {
+    let mut dice = Random::new(seed);
+    let mut bytes = Vec::new();
+    let mut nodes: Vec<Node> = Vec::new();
+    for i in 0..n {
+        let mut reads: Vec<u32> = (0..1 + dice.below(3))
+            .map(|_| i - dice.below((i as usize + 1).min(6)) as u32)
+            .collect();
+        reads.sort_unstable();
+        reads.dedup();
+        bytes.push(1 + dice.below(9) as u64);
+        let time = 1.0 + dice.below(9) as f64;
+        nodes.push(Node::new(&format!("n{i}"), Phase::Forward, time, &reads, &[i + 1]));
+    }
+    let mut parts = parts(&bytes, nodes);
+    let is_read = |s: &u32| parts.nodes.iter().any(|n| n.reads.contains(&StorageId(*s)));
+    parts.outputs = (1..=n).filter(|s| !is_read(s)).map(StorageId).collect();
+    Graph::new(parts).expect("a graph")
 }
 
 /// The names of the nodes of a sequence, without the search's own first one.

@@ -15,6 +15,10 @@ pub(crate) enum Table {
     Reference,
     /// The best published figure for the graph and budget.
     Published,
+    /// No peer: the smallest budget that has a plan, and small multiples of it.
+    Tight,
+    /// No peer: random layered graphs.
+    Layered,
     /// No peer: budgets that are too small, without a proof of it.
     Refused,
     /// No peer: how planning grows with the graph.
@@ -29,6 +33,8 @@ impl Table {
             Table::Torch => "torch",
             Table::Reference => "reference",
             Table::Published => "published",
+            Table::Tight => "tight",
+            Table::Layered => "layered",
             Table::Refused => "refused",
             Table::Synthetic => "synthetic",
             Table::Mutwo => "mutwo",
@@ -37,7 +43,7 @@ impl Table {
 
     /// Whether it is about graphs of the corpus, planned as a user would.
     pub(crate) fn is_corpus(self) -> bool {
-        !matches!(self, Table::Synthetic | Table::Mutwo)
+        !matches!(self, Table::Layered | Table::Synthetic | Table::Mutwo)
     }
 }
 
@@ -46,7 +52,8 @@ impl Table {
 pub(crate) struct Case {
     pub(crate) table: Table,
     pub(crate) graph: String,
-    /// As the command takes it: bytes, or a share with `%`.
+    /// As the command takes it: bytes, or a share with `%`; or a multiple of the smallest budget
+    /// that a refusal names, with `x`.
     pub(crate) budget: String,
     /// In percent of the plain step's time; `None` where the peer found nothing.
     pub(crate) peer: Option<f64>,
@@ -64,6 +71,15 @@ impl Case {
         Case { table, graph: graph.into(), budget, peer, rounding }
     }
 }
+
+/// Multiples of the smallest budget that has a plan.
+const TIGHT: [&str; 4] = ["1x", "1.05x", "1.1x", "1.25x"];
+
+/// Nodes of the random layered graphs, and seeds of each size.
+const LAYERED: [usize; 4] = [100, 250, 500, 1000];
+const LAYERED_SEEDS: std::ops::RangeInclusive<u64> = 1..=2;
+/// Begins the name of such a graph; the number of nodes and the seed follow.
+pub(crate) const LAYERED_NAME: &str = "layered-";
 
 /// About how many nodes the graphs have at which growth is measured.
 const SYNTHETIC: [usize; 3] = [10_000, 30_000, 100_000];
@@ -110,6 +126,20 @@ pub(crate) fn cases(graphs: &Path) -> Result<Vec<Case>> {
         for (share, peer) in PUBLISHED_BUDGETS.into_iter().zip(peers) {
             let budget = format!("{share}%");
             cases.push(Case::new(Table::Published, graph, budget, Some(peer), 0.05));
+        }
+    }
+    for (graph, _) in REFERENCE {
+        for budget in TIGHT {
+            cases.push(Case::new(Table::Tight, graph, budget.into(), None, 0.0));
+        }
+    }
+    for nodes in LAYERED {
+        for seed in LAYERED_SEEDS {
+            for share in PUBLISHED_BUDGETS {
+                let (graph, budget) =
+                    (format!("{LAYERED_NAME}{nodes}-{seed}"), format!("{share}%"));
+                cases.push(Case::new(Table::Layered, &graph, budget, None, 0.0));
+            }
         }
     }
     for (graph, share) in REFUSED {

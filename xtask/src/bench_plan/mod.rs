@@ -8,6 +8,7 @@
 //! with the default effort. The task fails if a verdict does.
 
 mod cases;
+mod layered;
 mod row;
 mod synthetic;
 pub(crate) mod tool;
@@ -21,7 +22,7 @@ use serde_json::Value;
 
 use crate::archive::{Archive, Claim, lines, list};
 use crate::repo::{Repo, show};
-use cases::{Case, SYNTHETIC_NAME, Table, cases};
+use cases::{Case, LAYERED_NAME, SYNTHETIC_NAME, Table, cases};
 use row::{Outcome, Row};
 use verdicts::claims;
 
@@ -90,8 +91,9 @@ impl Bench {
             return Ok(Row { case: case.clone(), ..row.clone() });
         }
         let graph = self.graph(case)?;
+        let budget = self.budget(case, &graph)?;
         let strategy = if case.table == Table::Mutwo { "mutwo" } else { "search" };
-        let words = ["--budget", &case.budget, "--strategy", strategy];
+        let words = ["--budget", &budget, "--strategy", strategy];
         let output = tool::plan(&self.tool, &graph, &self.plan, &words)?;
         let mut row = Row {
             case: case.clone(),
@@ -128,12 +130,23 @@ impl Bench {
         row.bound = percent(number(&said, "lower_bound_us")?);
         row.peak = peak;
         if case.table != Table::Mutwo {
-            row.first = self.first_plan(&graph, &case.budget)?;
+            row.first = self.first_plan(&graph, &budget)?;
         }
-        if case.table == Table::Synthetic {
+        if matches!(case.table, Table::Layered | Table::Synthetic) {
             std::fs::remove_file(&graph)?;
         }
         Ok(row)
+    }
+
+    /// The budget of a case as the command takes it.
+    fn budget(&self, case: &Case, graph: &Path) -> Result<String> {
+        let Some(times) = case.budget.strip_suffix('x') else {
+            return Ok(case.budget.clone());
+        };
+        let output = tool::plan(&self.tool, graph, &self.plan, &["--budget", "1"])?;
+        let smallest = tool::bytes_in(&output.stderr, "smallest budget")?;
+        let bytes = (smallest as f64 * times.parse::<f64>()?).ceil();
+        Ok((bytes as u64).to_string())
     }
 
     /// The peak of the plan for a budget that a refusal named, by the judge.
@@ -166,13 +179,18 @@ impl Bench {
         Ok(Some(least))
     }
 
-    /// The file of a case's graph; a synthetic one is made.
+    /// The file of a case's graph; a synthetic or random one is made.
     fn graph(&self, case: &Case) -> Result<PathBuf> {
-        let Some(nodes) = case.graph.strip_prefix(SYNTHETIC_NAME) else {
+        let text = if let Some(nodes) = case.graph.strip_prefix(SYNTHETIC_NAME) {
+            synthetic::training_step(nodes.parse()?)
+        } else if let Some(name) = case.graph.strip_prefix(LAYERED_NAME) {
+            let (nodes, seed) = name.split_once('-').context("no seed")?;
+            layered::layered(nodes.parse()?, seed.parse()?)
+        } else {
             return Ok(self.graphs.join(format!("{}.json", case.graph)));
         };
         let path = self.plan.with_extension("graph.json");
-        std::fs::write(&path, synthetic::training_step(nodes.parse()?))?;
+        std::fs::write(&path, text)?;
         Ok(path)
     }
 

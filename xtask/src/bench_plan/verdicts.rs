@@ -17,6 +17,9 @@ const LOWER: f64 = 0.10;
 /// The largest gap at half of the peak, in percent of the step's time.
 const MOST_GAP: f64 = 5.0;
 
+/// The largest gap at small multiples of the smallest budget, from 1.05 on.
+const MOST_TIGHT_GAP: f64 = 5.0;
+
 /// Each claim about `rows`, and whether it holds. A claim about a table that has no rows is left
 /// out.
 pub(crate) fn claims(rows: &[Row]) -> Vec<Claim> {
@@ -40,6 +43,7 @@ pub(crate) fn claims(rows: &[Row]) -> Vec<Claim> {
         claims.push((slowest <= MOST_SECONDS, text));
         claims.push(first_plans(&corpus));
     }
+    claims.extend(tight_gaps(&of(Table::Tight)));
     claims.extend(refusals(&of(Table::Refused)));
     claims.extend(growth(&of(Table::Synthetic)));
     for row in of(Table::Mutwo) {
@@ -93,6 +97,26 @@ fn lower_on_average(rows: &[&Row]) -> Option<Claim> {
         100.0 * LOWER
     );
     (!ratios.is_empty()).then_some((mean <= 1.0 - LOWER, text))
+}
+
+/// Holds if plan and bound are near each other wherever the budget is not the smallest itself.
+fn tight_gaps(rows: &[&Row]) -> Option<Claim> {
+    let multiples: Vec<&&Row> = rows.iter().filter(|r| r.case.budget != "1x").collect();
+    let wide: Vec<String> = multiples
+        .iter()
+        .filter(|r| r.gap() > MOST_TIGHT_GAP)
+        .map(|r| format!("{} {}: {:.2}", r.case.graph, r.case.budget, r.gap()))
+        .collect();
+    let mut text = format!(
+        "tight: a gap of at most {MOST_TIGHT_GAP} % of the step's time at {} of {} budgets from \
+         1.05 times the smallest",
+        multiples.len() - wide.len(),
+        multiples.len()
+    );
+    if !wide.is_empty() {
+        text += &format!(" (wider: {})", wide.join(", "));
+    }
+    (!multiples.is_empty()).then_some((wide.is_empty(), text))
 }
 
 /// Holds if the first plan is in time wherever there is a plan; budgets at which it takes longer

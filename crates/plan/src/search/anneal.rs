@@ -8,6 +8,8 @@
 //!   by the life that it falls into. What the new run reads and is not live is made again too, or
 //!   kept longer.
 //! - *drop*: a repeated run is taken out, and so is every run that is then useless.
+//! - *exchange*, in a bold annealing alone: a drop, and a rerun in which all that is missing is made
+//!   again. Such reruns on demand come alone too: as if one storage less were kept.
 //! - *shift*: a run moves within the range in which the same runs feed it and are fed by it.
 //!
 //! A move is taken if it lowers the energy, otherwise with probability `exp(-increase /
@@ -25,6 +27,15 @@ pub(crate) struct Cooling {
     pub(crate) work: u64,
     pub(crate) hot: f64,
     pub(crate) cold: f64,
+}
+
+/// Which moves an annealing makes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Moves {
+    /// Reruns, drops, shifts.
+    Plain,
+    /// These, and exchanges, and reruns on demand all the way back.
+    Bold,
 }
 
 /// A sequence with what it costs.
@@ -93,7 +104,23 @@ pub(crate) struct Annealer<'m> {
     /// Nodes whose number of runs may have changed in this transaction.
     touched: Vec<u32>,
     stack: Vec<u32>,
+    /// How the move at hand goes on where something is missing.
+    reach: Reach,
+    moves: Moves,
 }
+
+/// How a new run gets what is not live where it stands: by another new run with this chance, as far
+/// back and as often as this; otherwise it is kept longer.
+#[derive(Clone, Copy, Debug)]
+struct Reach {
+    chance: f64,
+    depth: u32,
+    runs: usize,
+}
+
+/// A mixture of both ways, and all on demand: as if the storage alone were not kept.
+const MIXED: Reach = Reach { chance: 0.5, depth: 6, runs: 10 };
+const ON_DEMAND: Reach = Reach { chance: 1.0, depth: 24, runs: 40 };
 
 /// Microseconds per byte over the budget, as shares of (time of the step / budget), at the
 /// beginning and at the end. A plan at half of the peak gains about a tenth from one more byte, so
@@ -109,7 +136,12 @@ const LOOKED: u64 = 16;
 const LOOKED_FREE: u64 = 8_000_000;
 
 impl<'m> Annealer<'m> {
-    pub(crate) fn new(sequence: Sequence<'m>, budget: i64, seed: u64) -> Annealer<'m> {
+    pub(crate) fn new(
+        sequence: Sequence<'m>,
+        moves: Moves,
+        budget: i64,
+        seed: u64,
+    ) -> Annealer<'m> {
         let problem = sequence.problem;
         let mut annealer = Annealer {
             budget,
@@ -120,6 +152,8 @@ impl<'m> Annealer<'m> {
             place: vec![NOWHERE; problem.time.len()],
             touched: Vec::new(),
             stack: Vec::new(),
+            reach: MIXED,
+            moves,
             sequence,
         };
         for v in 0..problem.time.len() {
@@ -179,10 +213,9 @@ impl<'m> Annealer<'m> {
                 self.price = self.unit * PRICES.0 * (hardening * progress).exp();
                 energy = self.energy();
             }
-            let changed = match self.random.below(8) {
-                0..=2 => self.rerun(),
-                3 | 4 => self.take_out(),
-                _ => self.shift(),
+            let changed = match self.moves {
+                Moves::Bold => self.bold_move(),
+                Moves::Plain => self.plain_move(),
             };
             if !changed {
                 self.undo();
@@ -202,6 +235,24 @@ impl<'m> Annealer<'m> {
             }
         }
         best
+    }
+
+    fn plain_move(&mut self) -> bool {
+        match self.random.below(8) {
+            0..=2 => self.rerun(MIXED),
+            3 | 4 => self.take_out(),
+            _ => self.shift(),
+        }
+    }
+
+    fn bold_move(&mut self) -> bool {
+        match self.random.below(16) {
+            0..=4 => self.rerun(MIXED),
+            5 | 6 => self.rerun(ON_DEMAND),
+            7 => self.exchange(),
+            8..=10 => self.take_out(),
+            _ => self.shift(),
+        }
     }
 
     fn keep(&mut self) {
@@ -232,7 +283,8 @@ impl<'m> Annealer<'m> {
     }
 
     /// The move *rerun*.
-    fn rerun(&mut self) -> bool {
+    fn rerun(&mut self, reach: Reach) -> bool {
+        self.reach = reach;
         let run = self.pick();
         let problem = self.sequence.problem;
         let reads = problem.reads.of(self.sequence.node_of(run));
@@ -240,7 +292,12 @@ impl<'m> Annealer<'m> {
             return false;
         }
         let s = reads[self.random.below(reads.len())] as usize;
-        self.serve_anew(s, run, 6)
+        self.serve_anew(s, run, 0)
+    }
+
+    /// The move *exchange*.
+    fn exchange(&mut self) -> bool {
+        self.take_out() && self.rerun(ON_DEMAND)
     }
 
     /// A new run of the writer of `s` right before `run`.
@@ -281,8 +338,10 @@ impl<'m> Annealer<'m> {
         let new = self.sequence.insert(writer, slot);
         self.touched.push(writer as u32);
         for &r in &dead[..count] {
-            if depth > 0 && self.touched.len() < 10 && self.random.chance(0.5) {
-                self.serve_anew(r as usize, new, depth - 1);
+            let reach = self.reach;
+            let goes_on = depth < reach.depth && self.touched.len() < reach.runs;
+            if goes_on && self.random.chance(reach.chance) {
+                self.serve_anew(r as usize, new, depth + 1);
             }
         }
         true
@@ -421,7 +480,7 @@ mod tests {
         let problem = Problem::new(&graph, &needed_nodes(&graph));
         for budget in [60, 80, 110] {
             let sequence = Sequence::new(&problem, &problem.natural);
-            let mut annealer = Annealer::new(sequence, budget, 1);
+            let mut annealer = Annealer::new(sequence, Moves::Plain, budget, 1);
             let schedule = Cooling { work: 20_000, hot: 1.0, cold: 0.01 };
             let found = annealer.run(&schedule, &mut |_, _| false);
             let edited = &annealer.sequence;
@@ -450,7 +509,8 @@ mod tests {
         nodes.push(node("sink", Phase::Forward, &all, &[n + 1]));
         let graph = Graph::new(parts(&vec![10; n as usize + 1], nodes)).expect("a graph");
         let problem = Problem::new(&graph, &needed_nodes(&graph));
-        let mut annealer = Annealer::new(Sequence::new(&problem, &problem.natural), 1, 1);
+        let mut annealer =
+            Annealer::new(Sequence::new(&problem, &problem.natural), Moves::Plain, 1, 1);
         let schedule = Cooling { work: 400_000, hot: 1.0, cold: 0.01 };
         let mut asked = 0;
         annealer.run(&schedule, &mut |_, _| {

@@ -298,8 +298,8 @@ fn crossing(problem: &Problem, order: &[u32], position: usize) -> Vec<bool> {
 }
 
 /// A sequence, and for each run the node because of which it was put in, if it was.
-struct Built {
-    order: Vec<u32>,
+pub(crate) struct Built {
+    pub(crate) order: Vec<u32>,
     because: Vec<Option<u32>>,
 }
 
@@ -356,7 +356,7 @@ fn build(problem: &Problem, order: &[u32], position: usize, again: &[bool]) -> R
 }
 
 /// The same without the runs that nobody reads from and that are not the only one of their node.
-fn without_useless(problem: &Problem, order: &[u32], because: &[Option<u32>]) -> Built {
+pub(crate) fn without_useless(problem: &Problem, order: &[u32], because: &[Option<u32>]) -> Built {
     let mut runs = vec![0u32; problem.time.len()];
     for &v in order {
         runs[v as usize] += 1;

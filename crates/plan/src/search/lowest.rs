@@ -6,14 +6,14 @@
 //! Method: a budget far below what can be reached tells a search little about where to go. So first
 //! plans are looked for at budgets between the floor and the lowest peak so far, halving that
 //! range: a first plan is cheap, and cuts are good at tight budgets. Then come short searches, each
-//! from the lowest sequence so far and somewhat below its peak. A tiny graph is searched in full
-//! instead.
+//! from the lowest sequence so far and somewhat below its peak, and at last deeper ones. A tiny graph
+//! is searched in full instead.
 //!
 //! The result depends on the graph and the work alone: a refusal names the same smallest budget
 //! whatever was asked for.
 
 use super::Search;
-use super::anneal::Found;
+use super::anneal::{Found, Moves};
 use super::exact::{Exact, exact};
 use super::problem::Problem;
 use super::pulse::Pulse;
@@ -26,6 +26,9 @@ const ROUNDS: u32 = 3;
 /// How far below the lowest peak so far the first of them aims, as a share of it; halved whenever
 /// one fails.
 const STEP: f64 = 0.04;
+/// Deeper searches after those, at most, and how far below the lowest peak each aims.
+const DEEP_ROUNDS: u32 = 3;
+const DEEP_STEP: f64 = 0.02;
 /// A peak that is above the floor by at most one part in so many is low enough.
 const NEAR: i64 = 1024;
 
@@ -55,7 +58,7 @@ pub(super) fn lowest(problem: &Problem, floor: i64, work: u64, pulse: &Pulse) ->
         let mut search = Search::new(problem, limit, share, pulse);
         search.add(best.clone());
         search.start();
-        search.anneal();
+        search.anneal(Moves::Plain, search.left());
         if search.best.peak > limit {
             match is_halving {
                 true => too_low = limit,
@@ -69,7 +72,29 @@ pub(super) fn lowest(problem: &Problem, floor: i64, work: u64, pulse: &Pulse) ->
             return (best, true);
         }
     }
-    (best, false)
+    go_deeper(problem, floor, work, pulse, &mut best);
+    (best, pulse.is_stopped())
+}
+
+/// Nested recomputation and bold moves, aiming below the lowest so far as long as they reach it.
+fn go_deeper(problem: &Problem, floor: i64, work: u64, pulse: &Pulse, best: &mut Found) {
+    for _ in 0..DEEP_ROUNDS {
+        let below = (DEEP_STEP * best.peak as f64) as i64;
+        let limit = floor.max(best.peak - below);
+        if work == 0 || pulse.is_stopped() || best.peak - floor <= floor / NEAR {
+            return;
+        }
+        let mut search = Search::new(problem, limit, work / u64::from(ROUNDS), pulse);
+        search.add(best.clone());
+        search.deepen();
+        let is_reached = search.best.peak <= limit;
+        if search.best.peak < best.peak {
+            *best = search.best;
+        }
+        if !is_reached {
+            return;
+        }
+    }
 }
 
 /// What [`exact`] finds out about the lowest peak.

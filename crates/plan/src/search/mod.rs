@@ -7,35 +7,45 @@
 //! Steps: (1) the graph as a [`problem`]; (2) starts: the graph's own order and one with few bytes
 //! ([`reorder`]) run under the budget with foresight ([`first`]), and cuts at the moment of the
 //! peak with a price on bytes ([`cuts`]); (3) annealing over sequences of runs ([`anneal`]) from
-//! the best of them. A tiny graph is searched in full instead ([`exact`]). Where the budget is too
-//! small, the lowest peak is looked for ([`mod@lowest`]). All work is counted, so the same input
-//! gives the same plan.
+//! the best of them; (4) where the bound is still far away, nested recomputation ([`nested`]) as a
+//! further start, annealing over what is kept ([`mod@keep`]) and annealing with bold moves; (5) with
+//! more than the default effort, rounds of all of these. A tiny graph is searched in full instead
+//! ([`exact`]). Where the budget is too small, the lowest peak is looked for ([`mod@lowest`]). All
+//! work is counted, so the same input gives the same plan. Steps 1 to 3 do not depend on those that
+//! follow, and the rounds come last: no step, and no level of effort above the default, makes a plan
+//! worse.
 //!
-//! Limits: cuts keep the graph's own order of the nodes that run once; annealing moves one run at a
-//! time.
+//! Limits: cuts, nested recomputation and what is kept take the order of first runs as it is.
 
 mod anneal;
 pub(crate) mod crossing;
 mod cuts;
-mod exact;
+pub(crate) mod exact;
 mod first;
 mod flow;
+mod keep;
 mod lowest;
+mod nested;
 pub(crate) mod problem;
 pub(crate) mod pulse;
-mod random;
+pub(crate) mod random;
 mod reorder;
 mod sequence;
+mod stages;
 pub(crate) mod tree;
+
+use std::borrow::Cow;
 
 use rekindle_graph::{Bytes, Graph, Micros, NodeId, Step};
 
-use crate::bound;
+use crate::bound::{self, Single};
 use crate::draft::{Draft, needed_nodes};
-use crate::{Effort, Options, Progress, Strategy, Watch, transfer};
-use anneal::{Annealer, Cooling, Found};
+use crate::{Effort, Options, Progress, Strategy, Watch, moments, transfer};
+use anneal::{Annealer, Cooling, Found, Moves};
 use cuts::Cutter;
 use exact::{Exact, exact};
+use keep::Keeper;
+use nested::Nested;
 use problem::Problem;
 use pulse::Pulse;
 use sequence::Sequence;
@@ -51,6 +61,11 @@ const FIRST_ARCS: u64 = 12_000_000;
 const FIRST_BOUND_ARCS: u64 = 1_000_000;
 /// Arcs that the bound may look at otherwise. A graph of two thousand nodes needs about half of it.
 const BOUND_ARCS: u64 = 12_000_000;
+/// Moments that count together in the bound, and steps that look for their prices; and the same for
+/// a high effort.
+const SEVERAL: ((usize, u32), (usize, u32)) = ((12, 1200), (32, 8000));
+/// A gap that is small enough, as a share of the step's time.
+const LITTLE: f64 = 5e-3;
 /// The share of a search's work that a search for the lowest peak does: a refusal takes both.
 const LOWEST: (u64, u64) = (1, 2);
 
@@ -98,11 +113,18 @@ pub(crate) fn draft_alone(
     let pulse = Pulse::new(watch);
     let mut search = Search::new(&problem, limit, work, &pulse);
     search.start();
-    search.anneal();
+    search.anneal(Moves::Plain, search.left());
+    let bound = Bound::new(&problem, limit, options.effort);
+    if search.best.peak > limit || search.best.time > bound.nearly() {
+        search.deepen();
+    }
     let best = search.best;
     let mut draft = finished(&problem, &best, work, pulse.is_stopped());
     if best.peak <= limit && best.time > problem.least_time() {
-        draft.time_bound = Micros(bound_of(&problem, limit, options.effort));
+        draft.time_bound = Micros(match best.time > bound.nearly() {
+            true => bound.of_several(),
+            false => bound.single.time,
+        });
         draft.is_bound_best = true;
     }
     draft
@@ -139,7 +161,7 @@ pub(crate) fn order_under(
 ) -> Vec<NodeId> {
     let mut search = Search::new(problem, limit, work, pulse);
     search.start();
-    search.anneal();
+    search.anneal(Moves::Plain, search.left());
     let runs = search.best.order.iter().filter(|&&v| v as usize != problem.source);
     runs.map(|&v| NodeId(v)).collect()
 }
@@ -173,17 +195,47 @@ pub(crate) fn work(problem: &Problem, effort: Effort) -> u64 {
 /// No schedule under `budget` takes less time than this.
 pub(crate) fn time_bound(graph: &Graph, budget: Bytes, effort: Effort) -> Micros {
     let problem = Problem::new(graph, &needed_nodes(graph));
-    let limit = signed(budget);
-    Micros(bound_of(&problem, limit, effort))
+    Micros(Bound::new(&problem, signed(budget), effort).of_several())
 }
 
-/// The same for a problem.
+/// The same for a problem, by the bound of a single moment.
 pub(crate) fn bound_of(problem: &Problem, limit: i64, effort: Effort) -> f64 {
-    let arcs = match effort {
-        Effort::FIRST => FIRST_BOUND_ARCS,
-        _ => BOUND_ARCS,
-    };
-    bound::time_bound(&problem.relaxed(), limit, arcs)
+    Bound::new(problem, limit, effort).single.time
+}
+
+/// The bound of a single moment, from which that of several goes on.
+struct Bound<'a> {
+    problem: Cow<'a, Problem>,
+    limit: i64,
+    effort: Effort,
+    single: Single,
+}
+
+impl<'a> Bound<'a> {
+    fn new(problem: &'a Problem, limit: i64, effort: Effort) -> Bound<'a> {
+        let arcs = match effort {
+            Effort::FIRST => FIRST_BOUND_ARCS,
+            _ => BOUND_ARCS,
+        };
+        let problem = problem.relaxed();
+        Bound { single: bound::time_bound(&problem, limit, arcs), problem, limit, effort }
+    }
+
+    /// A plan that is no slower needs no better bound, and hardly a better plan.
+    fn nearly(&self) -> f64 {
+        self.single.time + LITTLE * self.problem.least_time()
+    }
+
+    /// The best bound of one moment and of several.
+    fn of_several(&self) -> f64 {
+        let (moments, steps) = match self.effort.level() {
+            0 => return self.single.time,
+            1..8 => SEVERAL.0,
+            _ => SEVERAL.1,
+        };
+        let extra = moments::extra(&self.problem, self.limit, self.single.at, moments, steps);
+        self.single.time.max(self.problem.least_time() + extra)
+    }
 }
 
 /// The state of a search.
@@ -191,9 +243,10 @@ struct Search<'a, 'w> {
     problem: &'a Problem,
     /// The budget.
     limit: i64,
-    /// Work that may be done, and that has been done.
+    /// Work that may be done, and that has been done; and up to which all efforts do the same.
     work: u64,
     done: u64,
+    common: u64,
     best: Found,
     /// The best few sequences so far, the best first.
     starts: Vec<Found>,
@@ -217,11 +270,28 @@ const POLISH: u64 = 20;
 /// Seeds of the runs that are not numbered by their start.
 const LONG_SEEDS: (u64, u64) = (77, 78);
 const POLISH_SEED: u64 = 5;
+const KEEP_SEED: u64 = 6;
+const ROUND_SEED: u64 = 1000;
+/// One part in so many of the work goes to the annealing over what is kept, and to that with bold
+/// moves, beside the rest.
+const KEEP_SHARE: u64 = 16;
+const BOLD_SHARE: u64 = 3;
+/// Kinds of rounds with which a higher effort goes on; each turn is twice as long as the last.
+const ROUNDS: u64 = 4;
 /// Runs per node after which an order with foresight is given up, for the first plan and otherwise.
 const MOST_RUNS: (usize, usize) = (2, 8);
 /// A budget that all the short runs miss by this share is given up. The long ones make up for a few
 /// percent.
 const HOPELESS: f64 = 0.1;
+/// Stages of the chains that nested recomputation is looked for in; the first plan takes the first
+/// alone.
+const STAGES: [usize; 2] = [28, 72];
+/// Sequences that are written down for each of them.
+const NESTED_TRIES: u32 = 10;
+/// The best of them that are annealed for a short while.
+const NESTED_POLISHED: usize = 3;
+/// Cells of the chain's tables that take as long as one unit of the annealing's work.
+const CELLS: u64 = 64;
 /// Sequences of cuts without gain after which no more are tried, for the first plan and otherwise.
 const PATIENCE: (u32, u32) = (2, 48);
 
@@ -233,11 +303,15 @@ impl<'a, 'w> Search<'a, 'w> {
             limit,
             work,
             done: 0,
+            common: work.min(self::work(problem, Effort::DEFAULT)),
             starts: vec![best.clone()],
             best,
             cutter: match work {
                 0 => Cutter::new(problem, limit, FIRST_ARCS, true),
-                _ => Cutter::new(problem, limit, (ARCS * work / 4).max(LEAST_ARCS), false),
+                _ => {
+                    let most = work.min(self::work(problem, Effort::DEFAULT));
+                    Cutter::new(problem, limit, (ARCS * most / 4).max(LEAST_ARCS), false)
+                }
             },
             pulse,
         }
@@ -260,8 +334,54 @@ impl<'a, 'w> Search<'a, 'w> {
         }
         self.cut_until(match self.work {
             0 => FIRST_ARCS / ARCS,
-            work => work * 2 / 5,
+            _ => self.common * 2 / 5,
         });
+        if self.work == 0 && self.best.peak > self.limit {
+            self.nest();
+        }
+    }
+
+    /// Nested recomputation, where the graph is a chain: in its own order, and in that of the best.
+    fn nest(&mut self) {
+        let problem = self.problem;
+        let of_best = first_runs(problem, &self.best.order);
+        self.nest_in(&problem.natural);
+        if self.work > 0 && of_best != problem.natural {
+            self.nest_in(&of_best);
+        }
+    }
+
+    fn nest_in(&mut self, order: &[u32]) {
+        let stages: &[usize] = match self.work {
+            0 => &STAGES[..1],
+            _ => &STAGES,
+        };
+        for &stages in stages {
+            if self.is_enough() || self.report(0) {
+                return;
+            }
+            let Some(nested) = Nested::new(self.problem, order, self.limit, stages) else {
+                return;
+            };
+            self.done += nested.work() / CELLS;
+            let mut found = nested.near(self.limit, NESTED_TRIES);
+            found.sort_by(|a, b| a.rank(b, self.limit));
+            found.truncate(NESTED_POLISHED);
+            for found in found {
+                let polished = self.polished(found);
+                self.add(polished);
+            }
+        }
+    }
+
+    /// The same after a short annealing, if there is work for it.
+    fn polished(&mut self, found: Found) -> Found {
+        let work = self.work.min(POLISH * self.problem.natural.len() as u64);
+        self.done += work;
+        match work {
+            0 => found,
+            _ => polish(self.problem, &found, self.limit, work),
+        }
     }
 
     /// Takes note of `base`, and of what comes of it under the budget with foresight.
@@ -344,41 +464,111 @@ impl<'a, 'w> Search<'a, 'w> {
     }
 
     /// Short runs from every start at every temperature, then long ones from the best, unless they
-    /// are hopeless.
-    fn anneal(&mut self) {
+    /// are hopeless; altogether so much work.
+    fn anneal(&mut self, moves: Moves, work: u64) {
         // Without a node that runs there is nothing to move.
-        if self.work == 0 || self.is_enough() || self.problem.natural.len() < 2 {
+        if work == 0 || self.is_enough() || self.problem.natural.len() < 2 {
             return;
         }
         let mut tried: Vec<(Found, f64)> = Vec::new();
-        let left = self.work.saturating_sub(self.done);
         let starts = self.starts.clone();
-        let share = left / (3 * starts.len() * HOT.len()) as u64;
+        let share = work / (3 * starts.len() * HOT.len()) as u64;
         for (i, start) in starts.iter().enumerate() {
             for hot in HOT {
-                let found = self.run(start, hot, share, i as u64);
+                let found = self.run(moves, start, hot, share, i as u64);
                 tried.push((found, hot));
             }
         }
         tried.sort_by(|a, b| a.0.rank(&b.0, self.limit));
         let (start, hot) = tried[0].clone();
-        if self.best.peak > self.limit + (HOPELESS * self.limit as f64) as i64 {
+        if self.is_hopeless() {
             return;
         }
-        self.run(&start, hot, left / 2, LONG_SEEDS.0);
+        self.run(moves, &start, hot, work / 2, LONG_SEEDS.0);
         let start = self.best.clone();
-        self.run(&start, HOT[0], left / 6, LONG_SEEDS.1);
+        self.run(moves, &start, HOT[0], work / 6, LONG_SEEDS.1);
+    }
+
+    /// Where memory is tight, more than one run at a time has to move: nested recomputation, what is
+    /// kept, bold moves.
+    fn deepen(&mut self) {
+        if self.work == 0 || self.is_enough() || self.problem.natural.len() < 2 {
+            return;
+        }
+        self.nest();
+        if self.is_hopeless() {
+            return;
+        }
+        let start = self.best.clone();
+        self.keep(&start, self.common / KEEP_SHARE, KEEP_SEED);
+        self.anneal(Moves::Bold, self.common / BOLD_SHARE);
+        self.go_on();
+    }
+
+    /// Work that the first annealing may do.
+    fn left(&self) -> u64 {
+        self.common.saturating_sub(self.done)
+    }
+
+    /// Whether the budget is out of reach of annealing.
+    fn is_hopeless(&self) -> bool {
+        self.best.peak > self.limit + (HOPELESS * self.limit as f64) as i64
+    }
+
+    /// An annealing over what is kept, from `start`, and a short one of the runs it gives.
+    fn keep(&mut self, start: &Found, work: u64, seed: u64) {
+        if self.pulse.is_stopped() {
+            return;
+        }
+        let base = first_runs(self.problem, &start.order);
+        let mut keeper = Keeper::new(self.problem, base, &start.order, self.limit, seed);
+        let (found, done) = keeper.run(work, &mut |done, _| self.report(done));
+        self.done += done;
+        if let Some(found) = found {
+            let found = self.polished(found);
+            self.add(found);
+        }
+    }
+
+    /// What more effort than the default is for: more cuts, and longer and longer runs over what is
+    /// kept and over sequences at all temperatures, from the best so far and from other starts. All
+    /// that went before stays as it was, so more effort is never worse.
+    fn go_on(&mut self) {
+        for round in 0u64.. {
+            let left = self.work.saturating_sub(self.done);
+            let share = ((self.common / 2) << (round / ROUNDS)).min(left);
+            if share < self.common / 8 || self.is_enough() || self.pulse.is_stopped() {
+                return;
+            }
+            let best = self.best.clone();
+            let seed = ROUND_SEED + round;
+            match round % ROUNDS {
+                0 => self.cut_until(self.done + share),
+                1 => self.keep(&best, share, seed),
+                2 => {
+                    let other = self.starts[self.starts.len() - 1].clone();
+                    let found = self.run(Moves::Bold, &other, HOT[1], share * 3 / 4, seed);
+                    self.run(Moves::Bold, &found, HOT[0], share / 4, seed);
+                }
+                _ => {
+                    let hot = HOT[1 + (round / ROUNDS) as usize % 2];
+                    let found = self.run(Moves::Bold, &best, hot, share * 3 / 4, seed);
+                    let found = self.run(Moves::Bold, &found, HOT[0], share / 4, seed);
+                    self.add(found);
+                }
+            }
+        }
     }
 
     /// One annealing from `start`.
-    fn run(&mut self, start: &Found, hot: f64, work: u64, seed: u64) -> Found {
+    fn run(&mut self, moves: Moves, start: &Found, hot: f64, work: u64, seed: u64) -> Found {
         if self.pulse.is_stopped() {
             return start.clone();
         }
         let mean = self.problem.least_time() / self.problem.natural.len() as f64;
         let schedule = Cooling { work, hot: hot * mean, cold: COLD * mean };
         let sequence = Sequence::new(self.problem, &start.order);
-        let mut annealer = Annealer::new(sequence, self.limit, seed);
+        let mut annealer = Annealer::new(sequence, moves, self.limit, seed);
         let found = annealer.run(&schedule, &mut |done, found| {
             if found.beats(&self.best, self.limit) {
                 self.best = found.clone();
@@ -394,9 +584,11 @@ impl<'a, 'w> Search<'a, 'w> {
 
     /// Tells the watch; whether it said stop.
     fn report(&mut self, done: u64) -> bool {
+        // The deeper runs, and what nested recomputation takes, come on top.
+        let total = self.work + self.common;
         let progress = Progress {
-            done: self.done + done,
-            total: self.work,
+            done: (self.done + done).min(total),
+            total,
             best: (self.best.peak <= self.limit).then_some(Micros(self.best.time)),
             lowest: Bytes(self.best.peak.unsigned_abs()),
         };
@@ -409,5 +601,19 @@ fn polish(problem: &Problem, start: &Found, limit: i64, work: u64) -> Found {
     let mean = problem.least_time() / problem.natural.len() as f64;
     let schedule = Cooling { work, hot: HOT[0] * mean, cold: COLD * mean };
     let sequence = Sequence::new(problem, &start.order);
-    Annealer::new(sequence, limit, POLISH_SEED).run(&schedule, &mut |_, _| false)
+    Annealer::new(sequence, Moves::Plain, limit, POLISH_SEED).run(&schedule, &mut |_, _| false)
+}
+
+/// The order in which the nodes of a sequence run first, those of the forward pass before the others.
+fn first_runs(problem: &Problem, order: &[u32]) -> Vec<u32> {
+    let mut is_forward = vec![false; problem.time.len()];
+    for &v in &problem.natural[..problem.turn] {
+        is_forward[v as usize] = true;
+    }
+    let mut ran = vec![false; problem.time.len()];
+    let first = order.iter().copied().filter(|&v| !std::mem::replace(&mut ran[v as usize], true));
+    let (mut forward, backward): (Vec<u32>, Vec<u32>) =
+        first.partition(|&v| is_forward[v as usize]);
+    forward.extend(backward);
+    forward
 }

@@ -107,6 +107,8 @@ pub(crate) struct Problem {
     pub(crate) source: usize,
     /// The needed nodes in the graph's own order, `source` first.
     pub(crate) natural: Vec<u32>,
+    /// Where in `natural` the backward pass begins; its length if there is none.
+    pub(crate) turn: usize,
     /// Nodes that the rules let run again where the problem does not.
     pub(crate) banned: Vec<u32>,
 }
@@ -163,6 +165,8 @@ impl Problem {
         }
         let natural = graph.natural_order().into_iter().filter(|&n| runs(n));
         let stays = |s: &StorageId| persists(s) || graph.updater(*s).is_some();
+        let is_forward = |n: &NodeId| graph.node(*n).phase == Phase::Forward;
+        let turn = 1 + natural.clone().take_while(is_forward).count();
         let is_banned = |n: &NodeId| {
             let node = graph.node(*n);
             node.effect != Effect::Once && node.writes.len() > 1 && node.writes.iter().any(stays)
@@ -200,6 +204,7 @@ impl Problem {
                 .sum(),
             source,
             natural: std::iter::once(source as u32).chain(natural.map(|n| n.0)).collect(),
+            turn,
             banned,
         }
     }
@@ -217,6 +222,37 @@ impl Problem {
     /// Time of every needed node once.
     pub(crate) fn least_time(&self) -> f64 {
         self.natural.iter().map(|&v| self.time[v as usize]).sum()
+    }
+
+    /// The nodes that lead to `v`, without `v`.
+    pub(crate) fn ancestors(&self, v: usize) -> Vec<bool> {
+        let mut past = vec![false; self.time.len()];
+        let mut stack = vec![v];
+        while let Some(w) = stack.pop() {
+            for &s in self.reads.of(w) {
+                let from = self.writer[s as usize] as usize;
+                if !std::mem::replace(&mut past[from], true) {
+                    stack.push(from);
+                }
+            }
+        }
+        past
+    }
+
+    /// The nodes that `v` leads to, without `v`.
+    pub(crate) fn descendants(&self, v: usize) -> Vec<bool> {
+        let mut after = vec![false; self.time.len()];
+        let mut stack = vec![v];
+        while let Some(w) = stack.pop() {
+            for &s in self.writes.of(w) {
+                for &to in self.readers.of(s as usize) {
+                    if !std::mem::replace(&mut after[to as usize], true) {
+                        stack.push(to as usize);
+                    }
+                }
+            }
+        }
+        after
     }
 
     /// Bytes live during each run of a sequence, if each storage is freed right after its last use.
