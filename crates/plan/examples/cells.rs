@@ -47,7 +47,7 @@ fn main() -> ExitCode {
 
 fn rows(graph: &Graph, budgets: &[String], efforts: &[Effort]) {
     let natural = Timeline::natural(graph);
-    let default = Options { strategy: Strategy::SEARCH, effort: Effort::DEFAULT };
+    let default = Options::default();
     let is_multiple = budgets.iter().any(|b| b.ends_with('x'));
     let lowest = is_multiple.then(|| match smallest(graph, &default, &mut NoWatch) {
         Ok(planned) => planned.plan.peak,
@@ -59,7 +59,7 @@ fn rows(graph: &Graph, budgets: &[String], efforts: &[Effort]) {
             continue;
         };
         for &effort in efforts {
-            let options = Options { strategy: Strategy::SEARCH, effort };
+            let options = Options { strategy: Strategy::SEARCH, effort, store: None };
             let found = match plan(graph, bytes, &options, &mut NoWatch) {
                 Ok(planned) => {
                     let percent = |time: f64| 100.0 * (time / natural.time.get() - 1.0);
