@@ -20,6 +20,7 @@ from rekindle.torch.eager_route import Route
 from rekindle.torch.interfaces import (
     BackendCompilerFailed,
     Unsupported,
+    UserError,
     aot_autograd,
     eager_dispatch,
     functorch_config,
@@ -88,7 +89,7 @@ def _run_whole(
                     *args, **kwargs
                 )
             return
-        except Unsupported as end:
+        except (Unsupported, UserError) as end:
             if not route.change(str(end)):
                 raise
 
