@@ -47,7 +47,7 @@ fn make(repo: &Repo, report: &str) -> Result<()> {
     let tool = repo.tool()?;
     for line in [
         format!(
-            "profile {STEP} --batch-size 8 --warmup 0 --measured 1 --no-pictures --out {report}"
+            "profile {STEP} --batch-size 8 --warmup 1 --measured 3 --no-pictures --out {report}"
         ),
         format!("plan {graph} --budget 70% --effort 1 --out {report}/{STEM}.plan.json"),
         format!(
