@@ -2,8 +2,8 @@
 //!
 //! `cells [--budgets LIST] [--efforts LIST] GRAPH.json…`. A budget is a share of the plain peak
 //! (`50%`) or a multiple of the smallest peak that the search reaches at the default effort
-//! (`1.05x`), or bytes. Times are in percent of the plain step's, counted from it; work is counted, so the
-//! table is the same on every machine.
+//! (`1.05x`), or bytes. Times are in percent of the plain step's, counted from it; work is counted,
+//! so the table is the same on every machine.
 
 use std::process::ExitCode;
 

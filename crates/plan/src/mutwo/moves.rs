@@ -1,10 +1,10 @@
 //! From the set of swapped activations to a schedule that really moves them.
 //!
 //! In: an order of runs, and for each swapped activation the node before which it should come back.
-//! Out: the schedule. Method, as in μ-TWO's Algorithm C: an activation is copied out right after its
-//! last use in the forward pass, freed as soon as the copy is complete by a clock without waits, and
-//! fetched where its transfer starts, or before the first run that reads it if that is earlier. One
-//! whose copy would not be complete before it has to come back stays in memory.
+//! Out: the schedule. Method, as in μ-TWO's Algorithm C: an activation is copied out right after
+//! its last use in the forward pass, freed as soon as the copy is complete by a clock without
+//! waits, and fetched where its transfer starts, or before the first run that reads it if that is
+//! earlier. One whose copy would not be complete before it has to come back stays in memory.
 
 use rekindle_analysis::ActivationUses;
 use rekindle_graph::{Graph, NodeId, Schedule, Step, Store};

@@ -8,8 +8,8 @@
 //!   by the life that it falls into. What the new run reads and is not live is made again too, or
 //!   kept longer.
 //! - *drop*: a repeated run is taken out, and so is every run that is then useless.
-//! - *exchange*, in a bold annealing alone: a drop, and a rerun in which all that is missing is made
-//!   again. Such reruns on demand come alone too: as if one storage less were kept.
+//! - *exchange*, in a bold annealing alone: a drop, and a rerun in which all that is missing is
+//!   made again. Such reruns on demand come alone too: as if one storage less were kept.
 //! - *shift*: a run moves within the range in which the same runs feed it and are fed by it.
 //!
 //! A move is taken if it lowers the energy, otherwise with probability `exp(-increase /

@@ -6,8 +6,8 @@
 //! Method: a budget far below what can be reached tells a search little about where to go. So first
 //! plans are looked for at budgets between the floor and the lowest peak so far, halving that
 //! range: a first plan is cheap, and cuts are good at tight budgets. Then come short searches, each
-//! from the lowest sequence so far and somewhat below its peak, and at last deeper ones. A tiny graph
-//! is searched in full instead.
+//! from the lowest sequence so far and somewhat below its peak, and at last deeper ones. A tiny
+//! graph is searched in full instead.
 //!
 //! The result depends on the graph and the work alone: a refusal names the same smallest budget
 //! whatever was asked for.

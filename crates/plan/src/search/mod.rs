@@ -8,12 +8,12 @@
 //! ([`reorder`]) run under the budget with foresight ([`first`]), and cuts at the moment of the
 //! peak with a price on bytes ([`cuts`]); (3) annealing over sequences of runs ([`anneal`]) from
 //! the best of them; (4) where the bound is still far away, nested recomputation ([`nested`]) as a
-//! further start, annealing over what is kept ([`mod@keep`]) and annealing with bold moves; (5) with
-//! more than the default effort, rounds of all of these. A tiny graph is searched in full instead
-//! ([`exact`]). Where the budget is too small, the lowest peak is looked for ([`mod@lowest`]). All
-//! work is counted, so the same input gives the same plan. Steps 1 to 3 do not depend on those that
-//! follow, and the rounds come last: no step, and no level of effort above the default, makes a plan
-//! worse.
+//! further start, annealing over what is kept ([`mod@keep`]) and annealing with bold moves; (5)
+//! with more than the default effort, rounds of all of these. A tiny graph is searched in full
+//! instead ([`exact`]). Where the budget is too small, the lowest peak is looked for
+//! ([`mod@lowest`]). All work is counted, so the same input gives the same plan. Steps 1 to 3 do
+//! not depend on those that follow, and the rounds come last: no step, and no level of effort above
+//! the default, makes a plan worse.
 //!
 //! Limits: cuts, nested recomputation and what is kept take the order of first runs as it is.
 
@@ -489,8 +489,8 @@ impl<'a, 'w> Search<'a, 'w> {
         self.run(moves, &start, HOT[0], work / 6, LONG_SEEDS.1);
     }
 
-    /// Where memory is tight, more than one run at a time has to move: nested recomputation, what is
-    /// kept, bold moves.
+    /// Where memory is tight, more than one run at a time has to move: nested recomputation, what
+    /// is kept, bold moves.
     fn deepen(&mut self) {
         if self.work == 0 || self.is_enough() || self.problem.natural.len() < 2 {
             return;
@@ -604,7 +604,8 @@ fn polish(problem: &Problem, start: &Found, limit: i64, work: u64) -> Found {
     Annealer::new(sequence, Moves::Plain, limit, POLISH_SEED).run(&schedule, &mut |_, _| false)
 }
 
-/// The order in which the nodes of a sequence run first, those of the forward pass before the others.
+/// The order in which the nodes of a sequence run first, those of the forward pass before the
+/// others.
 fn first_runs(problem: &Problem, order: &[u32]) -> Vec<u32> {
     let mut is_forward = vec![false; problem.time.len()];
     for &v in &problem.natural[..problem.turn] {

@@ -3,10 +3,10 @@
 //! In: a problem with a backward pass, a budget, a number of stages. Out: sequences, from generous
 //! to frugal.
 //!
-//! Method: a dynamic program over a [`Chain`], after Herrmann and others, with several ways to save a
-//! stage as by Zhao and others (`docs/algorithms.md`).
-//! `T(i, j, m)` is the least time to run stages `i..j` forward from `C_i` and then backward, in
-//! `m` bytes beside `C_i` and all that is kept further out:
+//! Method: a dynamic program over a [`Chain`], after Herrmann and others, with several ways to save
+//! a stage as by Zhao and others (`docs/algorithms.md`). `T(i, j, m)` is the least time to run
+//! stages `i..j` forward from `C_i` and then backward, in `m` bytes beside `C_i` and all that is
+//! kept further out:
 //!
 //! ```text
 //! T(i, j, m) = min over  save:  all_i + again_o + T(i + 1, j, m - kept_o - |C_{i+1} \ C_i|)
@@ -16,8 +16,8 @@
 //! *Save* runs stage `i` and keeps what its saving `o` says until its backward pass; *pass* runs to
 //! `C_k`, keeps only that, and comes back to `i` when all behind `k` is done: a recomputation that
 //! may hold others. A third choice takes the last stage alone after a *pass* to it, without keeping
-//! `C_{j-1}` any longer than that stage needs it. A choice counts where its own runs fit into `m`. Bytes are counted in
-//! [`SLOTS`] slots, rounded to the nearest.
+//! `C_{j-1}` any longer than that stage needs it. A choice counts where its own runs fit into `m`.
+//! Bytes are counted in [`SLOTS`] slots, rounded to the nearest.
 //!
 //! The tables are then read for several `m`, and each reading is written down as a sequence in
 //! which whatever is missing is made on demand; its true peak decides. So neither rounding nor what
