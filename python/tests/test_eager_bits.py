@@ -58,6 +58,8 @@ FUNCTIONS: list[Callable[[torch.Tensor], torch.Tensor]] = [
     lambda x: functional.dropout(x, 0.1),
     lambda x: functional.dropout(x, 0.15),
     lambda x: functional.dropout(x, 0.5),
+    lambda x: functional.dropout(x.t(), 0.1).t(),
+    lambda x: functional.dropout(x.view(8, 8, 32).transpose(0, 1), 0.15).reshape(x.shape),
     lambda x: images(x, "nearest"),
     lambda x: images(x, "bilinear", align_corners=False),
     lambda x: images(x, "bilinear", align_corners=True),

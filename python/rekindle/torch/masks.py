@@ -5,10 +5,16 @@ input's type, filled with zeros and ones, and divided by the share that is kept.
 in which ones and zeros are a byte each, and become numbers in an operation of its own. So a plan
 can keep the byte and make the numbers again, without drawing. The draw is the same: it does not
 depend on the type. Neither does an empty tensor read what it is to be like.
+
+Eager draws in place, into a tensor that may be transposed. The traced form draws a new one, which
+never is; so where PyTorch draws along the memory, which depends on the processor, it is drawn as it
+lies and transposed afterwards.
 """
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import Any
 
 import torch
@@ -29,6 +35,9 @@ def shrink_masks(graph: fx.Graph) -> None:
         if node.target in DIVIDE and _is_mask(node):
             _shrink(graph, node)
     for node in list(graph.nodes):
+        if node.target is DRAW and _is_into_empty(node):
+            _redraw(graph, node)
+    for node in list(graph.nodes):
         if node.target in EMPTY:
             _replace(graph, node, _empty(graph, node, node.meta["val"].dtype))
 
@@ -38,11 +47,17 @@ def _is_mask(divided: fx.Node) -> bool:
     drawn, scale = divided.args
     if not isinstance(drawn, fx.Node) or not isinstance(scale, (int, float)):
         return False
-    if drawn.target is not DRAW or len(drawn.args) != 2 or drawn.kwargs or len(drawn.users) != 1:
+    if drawn.target is not DRAW or len(drawn.users) != 1 or not _is_into_empty(drawn):
+        return False
+    return bool(drawn.meta["val"].is_floating_point())
+
+
+def _is_into_empty(drawn: fx.Node) -> bool:
+    """Whether a draw is into an empty tensor that nobody else reads."""
+    if len(drawn.args) != 2 or drawn.kwargs:
         return False
     empty: Any = drawn.args[0]
-    is_unread = empty.target in EMPTY and len(empty.users) == 1
-    return is_unread and bool(drawn.meta["val"].is_floating_point())
+    return isinstance(empty, fx.Node) and empty.target in EMPTY and len(empty.users) == 1
 
 
 def _shrink(graph: fx.Graph, divided: fx.Node) -> None:
@@ -50,9 +65,7 @@ def _shrink(graph: fx.Graph, divided: fx.Node) -> None:
     assert isinstance(drawn, fx.Node)
     empty: Any = drawn.args[0]
     number = drawn.meta["val"].dtype
-    room = _empty(graph, empty, torch.bool)
-    with graph.inserting_before(drawn):
-        mask = _call(graph, drawn, DRAW, (room, drawn.args[1]))
+    mask = _draw(graph, drawn, torch.bool)
     with graph.inserting_before(divided):
         ones = mask
         if number is not torch.float32 or torch.get_default_dtype() is not torch.float32:
@@ -63,18 +76,53 @@ def _shrink(graph: fx.Graph, divided: fx.Node) -> None:
         graph.erase_node(unread)
 
 
+def _redraw(graph: fx.Graph, drawn: fx.Node) -> None:
+    empty: Any = drawn.args[0]
+    _replace(graph, drawn, _draw(graph, drawn, drawn.meta["val"].dtype))
+    graph.erase_node(empty)
+
+
+def _draw(graph: fx.Graph, drawn: fx.Node, dtype: torch.dtype) -> fx.Node:
+    """Eager's draw into the empty tensor that `drawn` draws into, of a type."""
+    empty, share = drawn.args
+    assert isinstance(empty, fx.Node)
+    like = empty.meta["val"]
+    order = sorted(range(like.dim()), key=lambda axis: -like.stride(axis))
+    if like.is_contiguous() or not draws_along_memory(like.device):
+        order = list(range(like.dim()))
+    sizes = [like.shape[axis] for axis in order]
+    strides = [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
+    with graph.inserting_before(drawn):
+        room = _strided(graph, drawn, sizes, strides, dtype)
+        mask = _call(graph, drawn, DRAW, (room, share))
+        if order == sorted(order):
+            return mask
+        return _call(graph, drawn, aten.permute.default, (mask, [*map(order.index, sorted(order))]))
+
+
+@functools.cache
+def draws_along_memory(device: torch.device) -> bool:
+    """Whether what is drawn in place into a transposed tensor follows its memory, not its axes."""
+    sizes, strides = (3, 64), (1, 3)
+    generators = [torch.Generator(device).manual_seed(1) for _ in range(2)]
+    transposed = torch.empty_strided(sizes, strides, device=device)
+    transposed.bernoulli_(0.5, generator=generators[0])
+    plain = torch.empty(sizes[::-1], device=device).bernoulli_(0.5, generator=generators[1])
+    return torch.equal(transposed, plain.t())
+
+
 def _empty(graph: fx.Graph, like: fx.Node, dtype: torch.dtype) -> fx.Node:
     """An empty tensor of the same sizes and strides, which reads nothing."""
     tensor = like.meta["val"]
     with graph.inserting_before(like):
-        return _call(
-            graph,
-            like,
-            aten.empty_strided.default,
-            (tuple(tensor.shape), tensor.stride()),
-            dtype=dtype,
-            device=tensor.device,
-        )
+        return _strided(graph, like, list(tensor.shape), list(tensor.stride()), dtype)
+
+
+def _strided(
+    graph: fx.Graph, origin: fx.Node, sizes: list[Any], strides: list[Any], dtype: torch.dtype
+) -> fx.Node:
+    device, target = origin.meta["val"].device, aten.empty_strided.default
+    return _call(graph, origin, target, (tuple(sizes), tuple(strides)), dtype=dtype, device=device)
 
 
 def _call(
