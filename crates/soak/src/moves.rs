@@ -158,18 +158,22 @@ impl<'g> Walk<'g> {
 
     /// Everything ends where it began.
     fn finish(mut self) -> Schedule {
-        for s in self.graph.storage_ids() {
+        let (stored, others): (Vec<_>, Vec<_>) =
+            self.graph.storage_ids().partition(|s| self.lives_there[s.index()]);
+        for s in others {
             let is_source = self.graph.node(self.graph.writer(s)).phase == Phase::Input;
             let is_persistent = self.graph.storage(s).role.is_persistent();
-            if self.lives_there[s.index()] {
-                if !self.copied[s.index()] {
-                    self.push(Step::Offload(s));
-                }
-                if self.live[s.index()] {
-                    self.free(s);
-                }
-            } else if self.is_output[s.index()] || is_source && is_persistent {
+            if self.is_output[s.index()] || is_source && is_persistent {
                 self.bring(s);
+            }
+        }
+        // Last, since what had to be made again may have needed it once more.
+        for s in stored {
+            if !self.copied[s.index()] {
+                self.push(Step::Offload(s));
+            }
+            if self.live[s.index()] {
+                self.free(s);
             }
         }
         self.schedule
