@@ -32,15 +32,13 @@ pub(crate) mod random;
 mod reorder;
 mod sequence;
 mod stages;
+mod time_bound;
 pub(crate) mod tree;
-
-use std::borrow::Cow;
 
 use rekindle_graph::{Bytes, Graph, Micros, NodeId, Step};
 
-use crate::bound::{self, Single};
 use crate::draft::{Draft, needed_nodes};
-use crate::{Effort, Options, Progress, Strategy, Watch, moments, transfer};
+use crate::{Effort, Options, Progress, Strategy, Watch, transfer};
 use anneal::{Annealer, Cooling, Found, Moves};
 use cuts::Cutter;
 use exact::{Exact, exact};
@@ -49,6 +47,9 @@ use nested::Nested;
 use problem::Problem;
 use pulse::Pulse;
 use sequence::Sequence;
+use time_bound::Bound;
+
+pub(crate) use time_bound::{bound_of, time_bound};
 
 /// Work of the annealing (storages touched) at effort 0; each level doubles it. At the default
 /// effort a graph of two thousand nodes takes about 1.8 s of one core.
@@ -57,15 +58,6 @@ const WORK: u64 = 400_000;
 const WORK_PER_NODE: u64 = 4_000;
 /// Arcs that the first plan's cuts may look at: five hundredths of a second.
 const FIRST_ARCS: u64 = 12_000_000;
-/// Arcs that its bound may look at.
-const FIRST_BOUND_ARCS: u64 = 1_000_000;
-/// Arcs that the bound may look at otherwise. A graph of two thousand nodes needs about half of it.
-const BOUND_ARCS: u64 = 12_000_000;
-/// Moments that count together in the bound, and steps that look for their prices; and the same for
-/// a high effort.
-const SEVERAL: ((usize, u32), (usize, u32)) = ((12, 1200), (32, 8000));
-/// A gap that is small enough, as a share of the step's time.
-const LITTLE: f64 = 5e-3;
 /// The share of a search's work that a search for the lowest peak does: a refusal takes both.
 const LOWEST: (u64, u64) = (1, 2);
 
@@ -189,52 +181,6 @@ pub(crate) fn work(problem: &Problem, effort: Effort) -> u64 {
     match effort {
         Effort::FIRST => 0,
         effort => WORK.min(WORK_PER_NODE * problem.natural.len() as u64) << effort.level(),
-    }
-}
-
-/// No schedule under `budget` takes less time than this.
-pub(crate) fn time_bound(graph: &Graph, budget: Bytes, effort: Effort) -> Micros {
-    let problem = Problem::new(graph, &needed_nodes(graph));
-    Micros(Bound::new(&problem, signed(budget), effort).of_several())
-}
-
-/// The same for a problem, by the bound of a single moment.
-pub(crate) fn bound_of(problem: &Problem, limit: i64, effort: Effort) -> f64 {
-    Bound::new(problem, limit, effort).single.time
-}
-
-/// The bound of a single moment, from which that of several goes on.
-struct Bound<'a> {
-    problem: Cow<'a, Problem>,
-    limit: i64,
-    effort: Effort,
-    single: Single,
-}
-
-impl<'a> Bound<'a> {
-    fn new(problem: &'a Problem, limit: i64, effort: Effort) -> Bound<'a> {
-        let arcs = match effort {
-            Effort::FIRST => FIRST_BOUND_ARCS,
-            _ => BOUND_ARCS,
-        };
-        let problem = problem.relaxed();
-        Bound { single: bound::time_bound(&problem, limit, arcs), problem, limit, effort }
-    }
-
-    /// A plan that is no slower needs no better bound, and hardly a better plan.
-    fn nearly(&self) -> f64 {
-        self.single.time + LITTLE * self.problem.least_time()
-    }
-
-    /// The best bound of one moment and of several.
-    fn of_several(&self) -> f64 {
-        let (moments, steps) = match self.effort.level() {
-            0 => return self.single.time,
-            1..8 => SEVERAL.0,
-            _ => SEVERAL.1,
-        };
-        let extra = moments::extra(&self.problem, self.limit, self.single.at, moments, steps);
-        self.single.time.max(self.problem.least_time() + extra)
     }
 }
 
