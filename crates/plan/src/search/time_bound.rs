@@ -1,5 +1,5 @@
-//! The lower bound on the time of any schedule under a budget: of a single moment, and of several at
-//! once where that leaves a gap.
+//! The lower bound on the time of any schedule under a budget: of a single moment, and of several
+//! at once where that leaves a gap.
 
 use std::borrow::Cow;
 
