@@ -41,7 +41,6 @@ pub fn measure_store(folder: &Path, limit: Option<Bytes>) -> Result<Store, Profi
     }
     let [out_small, out_large] =
         [SMALL, LARGE].map(|bytes| times(|at| file.write(at, buffer.first(bytes))));
-    let (out_small, out_large) = (out_small, out_large);
     let [in_small, in_large] =
         [SMALL, LARGE].map(|bytes| times(|at| file.read(at, buffer.first(bytes))));
     let fail = |error: std::io::Error| failed(&file, &error);
