@@ -13,7 +13,7 @@ from tolerance import excess
 from torch import nn
 
 import rekindle
-from rekindle.torch import session
+from rekindle.torch import halves
 from rekindle.torch.capture import capture
 from rekindle.torch.execute import boxed
 from rekindle.torch.measure import Meter
@@ -121,7 +121,7 @@ class Metering(Case):
         with self.assertWarnsRegex(
             rekindle.OverBudget, "120 bytes, 20 more than the budget of 100"
         ):
-            session.warn_over_budget(step)
+            halves.warn_over_budget(step)
 
 
 if __name__ == "__main__":
