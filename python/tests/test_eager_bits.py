@@ -110,7 +110,12 @@ class Bits(Case):
         for dtype in (torch.float32, torch.bfloat16):
             with self.subTest(dtype=dtype):
                 torch.manual_seed(0)
-                self.assert_alike(Steps(FUNCTIONS).to(dtype), torch.randn(BATCH, dtype=dtype))
+                x = torch.randn(BATCH, dtype=dtype)
+                planned = self.assert_alike(Steps(FUNCTIONS).to(dtype), x)
+                # Eager's numbers are no feat where a graph ends and eager runs.
+                (step,) = session_of(planned).planned
+                layers = {f"primals_{2 * k + 1}" for k in range(len(FUNCTIONS))}
+                self.assertLessEqual(layers, {node.name for node in step.graph.nodes})
 
     def test_autocast(self) -> None:
         torch.manual_seed(0)
