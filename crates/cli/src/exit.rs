@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use rekindle_allocator::ReserveError;
 use rekindle_analysis::TableError;
-use rekindle_engine::{EngineError, KernelError, SpillError};
+use rekindle_engine::EngineError;
 use rekindle_graph::FileError;
 use rekindle_models::ModelError;
 use rekindle_plan::PlanError;
@@ -97,18 +97,10 @@ pub(crate) fn code(error: &anyhow::Error) -> ExitCode {
             return Some(BAD_FILE);
         }
         match cause.downcast_ref::<ProfileError>() {
-            Some(
-                ProfileError::NodeDoesNotFit { .. }
-                | ProfileError::LimitTooSmall { .. }
-                | ProfileError::Spill(SpillError::Memory(_)),
-            ) => return Some(INFEASIBLE),
+            Some(ProfileError::NoMemoryForCopy(_)) => return Some(INFEASIBLE),
             Some(ProfileError::Engine(error)) if is_out_of_memory(error) => {
                 return Some(INFEASIBLE);
             }
-            Some(ProfileError::Engine(EngineError::Kernel {
-                source: KernelError::Spill(_),
-                ..
-            })) => return Some(BAD_FILE),
             Some(ProfileError::Engine(EngineError::Store { .. })) => return Some(BAD_FILE),
             Some(ProfileError::Engine(_)) | None => {}
             Some(_) => return Some(BAD_FILE),
@@ -137,6 +129,7 @@ fn of_plan(error: &PlanError) -> Option<u8> {
         PlanError::Infeasible(_) => Some(INFEASIBLE),
         PlanError::Rejected { .. } => Some(VIOLATION),
         PlanError::NeedsStore { .. } => Some(USAGE),
+        PlanError::AlreadyMoves { .. } => Some(BAD_FILE),
         PlanError::Stopped { .. } => None,
     }
 }
@@ -164,6 +157,7 @@ fn of_training(error: &rekindle::Error) -> Option<u8> {
         Error::Engine(EngineError::Store { .. })
         | Error::Profile(ProfileError::Engine(EngineError::Store { .. })) => Some(BAD_FILE),
         Error::Plan(PlanError::NeedsStore { .. }) => Some(USAGE),
+        Error::Plan(PlanError::AlreadyMoves { .. }) => Some(BAD_FILE),
         Error::Plan(PlanError::Stopped { .. })
         | Error::Profile(_)
         | Error::Engine(_)
@@ -181,12 +175,7 @@ fn of_model(error: &ModelError) -> u8 {
 
 /// Whether the machine has not enough memory for a step.
 pub(crate) fn is_out_of_memory(error: &EngineError) -> bool {
-    matches!(
-        error,
-        EngineError::OutOfMemory { .. }
-            | EngineError::Reserve { .. }
-            | EngineError::Kernel { source: KernelError::Spill(SpillError::Memory(_)), .. }
-    )
+    matches!(error, EngineError::OutOfMemory { .. } | EngineError::Reserve { .. })
 }
 
 #[cfg(test)]
@@ -207,16 +196,7 @@ mod tests {
         check(memory(), INFEASIBLE);
         check(ProfileError::from(memory()), INFEASIBLE);
         check(rekindle::Error::from(memory()), INFEASIBLE);
-        let copy = || SpillError::Memory(Bytes(2));
-        check(ProfileError::Spill(copy()), INFEASIBLE);
-        let node = String::from("offload");
-        let source = copy().into();
-        check(ProfileError::from(EngineError::Kernel { node, source }), INFEASIBLE);
-        let disk = EngineError::Kernel {
-            node: "offload".into(),
-            source: SpillError::Failed("no space".into()).into(),
-        };
-        check(ProfileError::from(disk), BAD_FILE);
+        check(ProfileError::NoMemoryForCopy(Bytes(2)), INFEASIBLE);
         let store = || EngineError::Store {
             what: "write to",
             name: "the store's file in d".into(),

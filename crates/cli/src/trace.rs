@@ -1,10 +1,10 @@
 //! A trace of one step in the format that Chrome and Perfetto open.
 //!
 //! In: the engine's calls before and after each node, each wait and each transfer. Out: JSON trace
-//! events: the step, in it one slice for each run of a node, in the category of its phase,
-//! `recompute` or `swap`, and for each time in which compute waits; where something is moved a
-//! track for each channel, with a slice for each transfer; and a counter of the bytes in use. Times
-//! are microseconds since the step began.
+//! events: the step, in it one slice for each run of a node, in the category of its phase or
+//! `recompute`, and for each time in which compute waits; where something is moved a track for each
+//! channel, with a slice for each transfer; and a counter of the bytes in use. Times are
+//! microseconds since the step began.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -199,9 +199,7 @@ impl TransferWatch for Moves {
 
 /// The colours are names that Chrome's viewer knows; others choose by name.
 fn event(node: &Node, slice: &Slice, again: bool) -> Value {
-    let swap = ["swap_out", "swap_in"].contains(&node.op.as_str());
     let (category, colour) = match (again, node.phase) {
-        _ if swap => ("swap", "yellow"),
         (true, _) => ("recompute", "terrible"),
         (false, Phase::Input) => ("input", "grey"),
         (false, Phase::Forward) => ("forward", "good"),

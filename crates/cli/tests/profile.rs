@@ -40,17 +40,21 @@ fn a_summary_is_json_for_programs() {
 }
 
 #[test]
-fn a_step_that_does_not_fit_is_profiled_with_swaps() {
+fn a_step_that_does_not_fit_is_profiled_within_the_limit() {
     let folder = Folder::new("profile-limit");
     let model = "resnet18 --image-size 32 --batch-size 16 --optimizer sgd";
-    let summary = folder.json(&format!(
-        "profile {model} --memory-limit 96% --spill-dir . --out out --json --no-pictures \
-             {QUICK}"
-    ));
-    let bytes = |key: &str| summary[0]["swapped"][key].as_u64().expect("it swapped");
-    assert!(bytes("peak_bytes") <= bytes("limit_bytes"));
-    assert!(bytes("offloads") > 0 && bytes("fetches") > 0);
-    assert_eq!(folder.files(), ["out"], "the spill file leaves no trace");
+    let check = |words: &str, is_moved: bool| {
+        let line = format!("profile {model} {words} --out out --json --no-pictures {QUICK}");
+        let summary = folder.json(&line);
+        let number = |key: &str| summary[0]["limited"][key].as_u64().expect("it did not fit");
+        assert!(number("peak_bytes") <= number("limit_bytes"));
+        assert_eq!(number("offloads") + number("fetches") > 0, is_moved, "{words}");
+        assert!(is_moved || number("recomputed_runs") > 0, "{words}");
+    };
+    check("--memory-limit 96%", false);
+    // Parameters and momentum alone are more.
+    check("--memory-limit 60% --offload .", true);
+    assert_eq!(folder.files(), ["out"], "the store leaves no trace");
 }
 
 #[test]
@@ -59,9 +63,9 @@ fn what_cannot_be_is_refused_before_anything_is_written() {
     folder.fails("profile mpl", 2, &["mlp"]);
     folder.fails("profile mlp --batch-size 0", 2, &["batch-size"]);
     folder.fails("profile mlp --measured 0", 2, &["measured"]);
-    folder.fails("profile mlp --spill-dir .", 2, &["--memory-limit"]);
+    folder.fails("profile mlp --offload gone", 2, &["no such folder"]);
     let tiny = folder.rekindle("profile mlp --batch-size 2 --memory-limit 1MiB --out .");
-    tiny.fails(3, &["alone needs", "limit of 1.00 MiB"]);
+    tiny.fails(3, &["does not fit in 1.00 MiB", "smallest"]);
     assert!(folder.files().is_empty(), "{:?}", folder.files());
 }
 
@@ -83,8 +87,8 @@ fn a_trace_shows_one_more_step() {
     // Sources are nodes too, and never run.
     assert!(run.iter().sum::<usize>() as u64 <= summary[0]["nodes"].as_u64().expect("a number"));
     let model = "resnet18 --image-size 32 --batch-size 16 --optimizer sgd --memory-limit 96%";
-    folder.works(&format!("profile {model} --out . --no-pictures --trace swaps.json {QUICK}"));
-    assert!(slices(&folder.read("swaps.json"), "swap") > 0);
+    folder.works(&format!("profile {model} --out . --no-pictures --trace again.json {QUICK}"));
+    assert!(slices(&folder.read("again.json"), "recompute") > 0);
     folder.fails("profile mlp --batch-sizes 1,2 --trace t.json", 2, &["--trace", "--batch-sizes"]);
     folder.fails("profile mlp --trace gone/t.json", 2, &["gone"]);
 }

@@ -5,10 +5,12 @@
 //! the same time; a channel takes its moves in their order. Nothing allocates during a step.
 //!
 //! Invariant: a move begins when all those that it must come after have ended; these were all begun
-//! before it, so somebody can always go on. After a fault no bytes are moved any more, no move
-//! ends, and whoever waits is told.
+//! before it, so somebody can always go on. After a fault, or a panic in a thread, no bytes are moved
+//! any more, no move ends, and whoever waits is told.
 
+use std::any::Any;
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -210,7 +212,9 @@ impl Shared {
                 continue;
             };
             drop(state);
-            let done = self.carry_out(number);
+            // Whoever waits for a move must be told that nobody makes it any more.
+            let done = catch_unwind(AssertUnwindSafe(|| self.carry_out(number)));
+            let done = done.unwrap_or_else(|panic| Err(self.panicked(number, &*panic)));
             let mut state = self.lock();
             match done {
                 Ok(()) => self.ended[number as usize].store(true, Ordering::Release),
@@ -241,6 +245,18 @@ impl Shared {
             watch.ended(it.node, it.direction, Bytes(it.span.bytes as u64));
         }
         copied
+    }
+
+    fn panicked(&self, number: u32, panic: &(dyn Any + Send)) -> EngineError {
+        let text = panic.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        let thread = std::thread::current();
+        EngineError::TransferPanicked {
+            thread: thread.name().unwrap_or_default().into(),
+            direction: self.moves.all[number as usize].direction,
+            name: self.backing.name(),
+            reason: text.unwrap_or("no reason given").into(),
+        }
     }
 
     fn copy(&self, number: u32) -> Result<(), EngineError> {

@@ -13,7 +13,7 @@ use rekindle_program::{ALIGN, DType, Node, Program};
 
 use crate::arena::Span;
 use crate::kernels::KernelError;
-use crate::{Iteration, Spill, Threads};
+use crate::{Iteration, Threads};
 
 /// The operands of one run. Each mutable one is handed out once.
 pub(crate) struct Operands<'a> {
@@ -109,7 +109,7 @@ pub(crate) trait Kernel {
     /// Computes the op.
     ///
     /// # Errors
-    /// If the data is bad, such as an id out of range, or cannot be moved.
+    /// If the data is bad, such as an id out of range.
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError>;
 }
 
@@ -120,7 +120,6 @@ pub(crate) struct Call<'a> {
     node: &'a Node,
     pub(crate) iteration: Iteration,
     pub(crate) threads: &'a Threads,
-    pub(crate) spill: &'a mut dyn Spill,
 }
 
 impl<'a> Call<'a> {
@@ -152,16 +151,6 @@ impl<'a> Call<'a> {
         self.operands.write(index, tensor.len())
     }
 
-    /// The first `len` bytes of read number `index`, whatever it holds.
-    pub(crate) fn read_bytes(&self, index: usize, len: usize) -> &'a [u8] {
-        self.operands.read(index, len)
-    }
-
-    /// The first `len` bytes of write number `index`, whatever it holds.
-    pub(crate) fn write_bytes(&self, index: usize, len: usize) -> &'a mut [u8] {
-        self.operands.write(index, len)
-    }
-
     /// All the scratch that the kernel asked for.
     pub(crate) fn scratch(&self) -> &'a mut [f32] {
         self.operands.scratch()
@@ -181,9 +170,8 @@ pub(crate) fn run_kernel(
     operands: Operands<'_>,
     iteration: Iteration,
     threads: &Threads,
-    spill: &mut dyn Spill,
 ) -> Result<(), KernelError> {
-    kernel_of(&node.op).run(&mut Call { operands, program, node, iteration, threads, spill })
+    kernel_of(&node.op).run(&mut Call { operands, program, node, iteration, threads })
 }
 
 /// The kernel of an op.
@@ -224,7 +212,5 @@ fn kernel_of(op: &Op) -> &dyn Kernel {
         Op::Concat(op) => op,
         Op::Sgd(op) => op,
         Op::Adam(op) => op,
-        Op::Offload(op) => op,
-        Op::Fetch(op) => op,
     }
 }

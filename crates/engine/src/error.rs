@@ -41,6 +41,11 @@ pub enum EngineError {
     #[error("cannot {what} {name}: {reason}; {advice}")]
     Store { what: &'static str, name: String, reason: String, advice: &'static str },
     #[error(
+        "the thread {thread} panicked while it was to {} {name}: {reason}; please report this (the \
+         last checkpoint is intact)", direction.verb()
+    )]
+    TransferPanicked { thread: String, direction: Direction, name: String, reason: String },
+    #[error(
         "the step moves {needed} to a store and back, and the engine has none; set it up with one"
     )]
     NoStore { needed: Bytes },
@@ -55,10 +60,7 @@ impl EngineError {
         direction: Direction,
         error: &io::Error,
     ) -> EngineError {
-        let what = match direction {
-            Direction::Out => "write to",
-            Direction::In => "read from",
-        };
+        let what = direction.verb();
         let (name, reason) = (backing.name(), error.to_string());
         EngineError::Store { what, name, reason, advice: advice(error) }
     }

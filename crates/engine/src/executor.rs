@@ -17,8 +17,7 @@ use crate::channels::{Channels, Store, TransferWatch};
 use crate::dispatch::{Operands, run_kernel};
 use crate::layout::Instruction;
 use crate::moves::Direction;
-use crate::spill::NoSpill;
-use crate::{EngineError, Layout, Peak, Spill, Threads};
+use crate::{EngineError, Layout, Peak, Threads};
 
 /// What makes one training step differ from the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +72,6 @@ pub struct Engine {
     /// Where the layout moves something. Ends before the arena does.
     pub(crate) channels: Option<Channels>,
     pub(crate) arena: Arena,
-    spill: Box<dyn Spill + Send>,
     /// The seed of the sources' values, as long as nothing else was written to them.
     pub(crate) filled: Option<u64>,
     moved: Moved,
@@ -125,16 +123,10 @@ impl Engine {
         // while they are moved is what `moves` is for, and `run_observed` keeps to.
         let start = |store| unsafe { Channels::start(layout.moves.clone(), store, base) };
         let channels = store.filter(|_| needed > Bytes::ZERO).map(start).transpose()?;
-        let spill = Box::new(NoSpill);
         let moved = Moved::default();
-        let mut engine = Engine { threads, layout, channels, arena, spill, filled: None, moved };
+        let mut engine = Engine { threads, layout, channels, arena, filled: None, moved };
         engine.fill_sources(seed)?;
         Ok(engine)
-    }
-
-    /// Gives the engine a place for the tensors that its program moves out of the arena.
-    pub fn set_spill(&mut self, spill: Box<dyn Spill + Send>) {
-        self.spill = spill;
     }
 
     /// The layout that it runs.
@@ -234,8 +226,7 @@ impl Engine {
             let operands = unsafe { Operands::new(base, reads, writes, scratch) };
             let origin = layout.run_of(node).expect("a run is a run of something");
             let origin = layout.program.node(origin);
-            let (threads, spill) = (&*self.threads, self.spill.as_mut());
-            let done = run_kernel(&layout.program, origin, operands, iteration, threads, spill);
+            let done = run_kernel(&layout.program, origin, operands, iteration, &self.threads);
             done.map_err(|source| EngineError::Kernel {
                 node: layout.graph.node(node).name.clone(),
                 source,

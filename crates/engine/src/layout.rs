@@ -63,6 +63,8 @@ pub struct Layout {
     pub(crate) graph: Graph,
     /// The step, on the program's own graph, that each node of the graph is.
     origins: Vec<Step>,
+    /// The tensor of the program that each storage of the graph is a copy of.
+    tensors: Vec<StorageId>,
     threads: usize,
     spans: Vec<Span>,
     pub(crate) instructions: Vec<Instruction>,
@@ -160,6 +162,7 @@ impl Layout {
             predicted: Peak { live, arena: placement.size },
             program: program.clone(),
             origins: origins.nodes.to_vec(),
+            tensors: origins.storages.to_vec(),
             graph,
             threads,
             spans,
@@ -190,6 +193,11 @@ impl Layout {
             Step::Run(origin) => Some(origin),
             Step::Free(_) | Step::Offload(_) | Step::Fetch(_) => None,
         }
+    }
+
+    /// The tensor of the program that a storage of the graph is a copy of.
+    pub fn tensor_of(&self, storage: StorageId) -> StorageId {
+        self.tensors[storage.index()]
     }
 
     /// How many bytes its store must hold; zero if it moves nothing.

@@ -30,6 +30,16 @@ pub enum Direction {
     In,
 }
 
+impl Direction {
+    /// What is done to the store, for messages.
+    pub(crate) fn verb(self) -> &'static str {
+        match self {
+            Direction::Out => "write to",
+            Direction::In => "read from",
+        }
+    }
+}
+
 /// One transfer between the arena and the store.
 #[derive(Clone, Debug)]
 pub(crate) struct Move {

@@ -3,6 +3,7 @@
 
 mod shaken;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use rekindle_engine::{
@@ -144,6 +145,56 @@ fn a_store_that_fails_ends_the_step_with_its_name_and_what_to_do() {
         assert_eq!(again.expect_err("it is not whole"), error);
     }
     assert!(at_set_up > 1 && in_the_step > 1, "{at_set_up} and {in_the_step}");
+}
+
+/// A store whose code has a mistake: after so many calls it panics.
+struct Broken(Shaken, AtomicU64);
+
+impl Broken {
+    fn count(&self) {
+        let left = self.1.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
+        assert!(left.is_ok(), "a mistake in the store");
+    }
+}
+
+impl Backing for Broken {
+    fn write(&self, offset: u64, bytes: &[u8]) -> std::io::Result<()> {
+        self.count();
+        self.0.write(offset, bytes)
+    }
+
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> std::io::Result<()> {
+        self.count();
+        self.0.read(offset, bytes)
+    }
+
+    fn name(&self) -> String {
+        "the broken store".into()
+    }
+}
+
+#[test]
+fn a_thread_that_panics_ends_the_step_with_an_error_that_names_it() {
+    let model = small("bert-tiny");
+    let graph = lower(&model.program, THREADS);
+    let plan = random_moves(&graph, 1);
+    let layout = layout(&model, &graph, &plan);
+    let shaken = Shaken::new(layout.store_bytes(), 1, u64::MAX);
+    // Parameters that live in the store are written there first, by the caller's own thread.
+    let moves = layout.graph().nodes().iter().filter(|n| n.transfer().is_some()).count() as u64;
+    let at_start = layout.graph().sources().count() as u64;
+    let broken = Broken(shaken, AtomicU64::new(at_start + moves / 4));
+    let engine = Engine::with_store(layout, 0, store(broken, true, 2), &mut |_, _| {});
+    let mut engine = engine.expect("it is set up");
+    write_inputs(&mut engine, &model);
+    let error = engine.run(Iteration { seed: 7, number: 1 }).expect_err("it panics");
+    assert!(matches!(error, EngineError::TransferPanicked { .. }), "{error}");
+    let text = error.to_string();
+    for part in ["rekindle-move-", "the broken store", "a mistake in the store", "checkpoint"] {
+        assert!(text.contains(part), "{text}");
+    }
+    let again = engine.run(Iteration { seed: 7, number: 2 });
+    assert_eq!(again.expect_err("it is not whole"), error);
 }
 
 /// What the channels tell: each transfer's node, whether it begins, and its bytes.

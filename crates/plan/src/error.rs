@@ -29,6 +29,15 @@ pub enum PlanError {
         /// The strategy's name.
         strategy: &'static str,
     },
+    /// The graph moves storages already, so what it does is planned.
+    #[error(
+        "`{node}` moves a storage to a store or back: this graph was rewritten for a plan already; \
+         plan the graph that it was made from"
+    )]
+    AlreadyMoves {
+        /// The name of the first node that does.
+        node: String,
+    },
     /// The checker rejected the strategy's schedule: a fault of this crate, never of its input.
     #[error("the checker rejected the plan of {strategy}, please report this:\n{why}")]
     Rejected {

@@ -58,6 +58,7 @@ pub fn plan(
     options: &Options,
     watch: &mut dyn Watch,
 ) -> Result<Planned, PlanError> {
+    refuse_transfers(graph)?;
     let natural = Timeline::natural(graph);
     let strategy = options.strategy;
     if natural.peak <= budget {
@@ -100,12 +101,21 @@ pub fn smallest(
     options: &Options,
     watch: &mut dyn Watch,
 ) -> Result<Planned, PlanError> {
+    refuse_transfers(graph)?;
     let natural = Timeline::natural(graph);
     if options.strategy.needs_store && options.store.is_none() {
         return Err(PlanError::NeedsStore { strategy: options.strategy.name });
     }
     let lowest = lowest(graph, options, watch)?;
     planned::finish(graph, lowest.timeline.peak, lowest, options, &natural)
+}
+
+/// Transfers are what a plan adds; a graph that has them was rewritten for one.
+fn refuse_transfers(graph: &Graph) -> Result<(), PlanError> {
+    match graph.nodes().iter().find(|node| node.transfer().is_some()) {
+        Some(node) => Err(PlanError::AlreadyMoves { node: node.shown_name() }),
+        None => Ok(()),
+    }
 }
 
 /// A lower bound on the peak of every schedule that `options` allow.

@@ -9,7 +9,7 @@ use std::time::Instant;
 use rekindle_engine::{Engine, Iteration};
 use rekindle_models::data::batch;
 use rekindle_models::{Model, ModelOptions, Values, build};
-use rekindle_profile::{HostSpill, MeasureOptions, measure};
+use rekindle_profile::{MeasureOptions, Swaps, measure};
 use rekindle_program::Optimizer;
 
 /// Rounds of which the median counts. Steps on a shared machine differ by several percent; the
@@ -64,7 +64,7 @@ impl Round {
     fn run(engine: &mut Engine, steps: &MeasureOptions) -> Round {
         let before = plain_step(engine);
         let started = Instant::now();
-        let measurement = measure(engine, steps, &mut HostSpill::new(), &mut |_| {});
+        let measurement = measure(engine, steps, Swaps::Memory, &mut |_| {});
         let profiling = started.elapsed().as_secs_f64();
         let after = plain_step(engine);
         let graph = measurement.expect("the batch is good and host memory can be had").graph;

@@ -1,18 +1,20 @@
 //! Running a step with a clock: time and bytes of every node, and what swapping each activation
 //! costs.
 //!
-//! In: an engine that is set up for the plain step, with a batch in place. Out: a [`Measurement`].
+//! In: an engine with a batch in place, set up for the plain step or, where that does not fit, for
+//! one that recomputes or moves: what a node takes does not depend on what ran before it. Out: a
+//! [`Measurement`] of the plain step.
 //!
 //! The first steps are warm-up: their times are discarded, and in them every activation, as soon as
-//! it is made, is copied to the spill tier and back under the clock. Then come the measured steps;
-//! a node's time is the median of its runs. The clock is read just before and just after each
-//! kernel.
+//! it is made, is copied to memory and back under the clock, unless a store says what that takes.
+//! Then come the measured steps; the time of a run is the median over them, and that of a node the
+//! mean of its runs. The clock is read just before and just after each kernel.
 
 use std::time::Instant;
 
-use rekindle_analysis::{ActivationUses, Analysis, Measurements, Profile, Seconds};
-use rekindle_engine::{Engine, Iteration, Observer, Spill, SpillError};
-use rekindle_graph::{Bytes, Graph, Micros, NodeId, StorageId};
+use rekindle_analysis::{Analysis, Measurements, Profile, Seconds, node_peaks};
+use rekindle_engine::{Engine, Iteration, Layout, Observer, lower};
+use rekindle_graph::{Bytes, Graph, Micros, NodeId, Rate, StorageId, Store};
 
 use crate::ProfileError;
 
@@ -49,12 +51,24 @@ pub struct MeasureProgress {
     pub total: usize,
 }
 
-/// What was measured.
+/// How it is found what swapping an activation out and back takes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Swaps {
+    /// It is not.
+    Unknown,
+    /// Each is copied to memory beside the arena, and back.
+    Memory,
+    /// By what this store takes.
+    Store(Store),
+}
+
+/// What was measured of the plain step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measurement {
-    /// The step, with the median time of each node.
+    /// The step, with the time of each node.
     pub graph: Graph,
-    /// The highest bytes in use while each node ran; indexed by node, the start's for inputs.
+    /// The highest bytes in use while each node ran; indexed by node, the start's for inputs. Where
+    /// another step ran, what they would have been.
     pub peak_mem: Vec<Bytes>,
     /// To copy each activation out and back, in the order of [`Analysis::activations`].
     pub swap_times: Vec<Option<Seconds>>,
@@ -69,111 +83,121 @@ impl Measurement {
     }
 }
 
-/// Measures the step that `engine` is set up for.
+/// Measures the plain step by runs of what `engine` is set up for.
 ///
 /// # Errors
-/// If no step is to be measured, the batch is bad, or the spill tier fails.
+/// If no step is to be measured, the batch is bad, the store fails, or there is no memory for a
+/// copy of an activation.
 pub fn measure(
     engine: &mut Engine,
     options: &MeasureOptions,
-    spill: &mut dyn Spill,
+    swaps: Swaps,
     watch: &mut dyn FnMut(MeasureProgress),
 ) -> Result<Measurement, ProfileError> {
     if options.measured == 0 {
         return Err(ProfileError::NothingMeasured);
     }
-    let graph = engine.graph().clone();
-    let activations = Analysis::new(&graph).activations;
-    let runs = graph.natural_order().into_iter();
-    let per_step = runs.filter(|&id| graph.node(id).transfer().is_none()).count();
+    let layout = engine.layout().clone();
+    let plain = lower(layout.program(), layout.threads());
+    let activations = Analysis::new(&plain).activations;
+    let activations: Vec<StorageId> = activations.iter().map(|a| a.storage).collect();
+    let runs = layout.graph().natural_order().into_iter();
+    let per_step = runs.filter(|&id| layout.run_of(id).is_some()).count();
     let mut progress = MeasureProgress { done: 0, total: per_step * options.steps() };
     let mut number = 0;
     let mut next = || {
         number += 1;
         Iteration { seed: options.seed, number }
     };
-    let mut swaps = SwapTimer::new(&graph, &activations, spill, watch, progress);
+    let copied: &[StorageId] = if swaps == Swaps::Memory { &activations } else { &[] };
+    let mut copies = CopyTimer::new(&layout, copied, watch, progress);
     for _ in 0..options.warmup.max(1) {
-        engine.run_observed(next(), &mut swaps)?;
+        engine.run_observed(next(), &mut copies)?;
     }
-    let swap_times = swaps.averages(&activations)?;
-    progress = swaps.progress;
-    let mut nodes = NodeTimer::new(&graph, watch, progress);
+    let copies_took = copies.averages()?;
+    progress = copies.progress;
+    let mut nodes = NodeTimer::new(&layout, watch, progress);
     for _ in 0..options.measured {
         engine.run_observed(next(), &mut nodes)?;
     }
-    let (times, peak_mem) = nodes.medians();
-    Ok(Measurement { graph: graph.with_times(&times)?, peak_mem, swap_times })
+    let is_plain = layout.graph() == &plain;
+    let (times, peaks) = nodes.of_plain(&layout, &plain);
+    let swap_time = |storage: &StorageId| match swaps {
+        Swaps::Unknown => None,
+        Swaps::Memory => copies_took[storage.index()],
+        Swaps::Store(store) => swap_time(store, plain.storage(*storage).bytes),
+    };
+    Ok(Measurement {
+        swap_times: activations.iter().map(swap_time).collect(),
+        peak_mem: if is_plain { peaks } else { node_peaks(&plain) },
+        graph: plain.with_times(&times)?,
+    })
 }
 
-/// Copies each activation to the spill tier and back as soon as it is made.
-struct SwapTimer<'a> {
-    spill: &'a mut dyn Spill,
-    /// The bytes that the slot has room for.
-    slot: usize,
-    is_activation: Vec<bool>,
-    /// Sum and count of the times; indexed by storage.
+/// What a store takes out and back; `None` if it goes one way only.
+fn swap_time(store: Store, bytes: Bytes) -> Option<Seconds> {
+    let one_way = |rate: Rate| store.latency.get() + bytes.get() as f64 / rate.get();
+    let time = Micros(one_way(store.out_rate) + one_way(store.in_rate));
+    time.get().is_finite().then(|| Seconds::from(time))
+}
+
+/// Copies each activation to memory and back as soon as it is made.
+struct CopyTimer<'a> {
+    layout: &'a Layout,
+    /// One buffer serves all activations, since each comes back before the next one goes.
+    copy: Vec<u8>,
+    /// Indexed by tensor of the program, like the rest.
+    is_copied: Vec<bool>,
+    /// Sum and count of the times.
     times: Vec<(f64, u32)>,
-    failed: Option<SpillError>,
+    failed: Option<ProfileError>,
     watch: &'a mut dyn FnMut(MeasureProgress),
     progress: MeasureProgress,
 }
 
-/// One slot serves all activations, since each comes back before the next one goes.
-const SLOT: usize = 0;
-
-impl<'a> SwapTimer<'a> {
+impl<'a> CopyTimer<'a> {
     fn new(
-        graph: &Graph,
-        activations: &[ActivationUses],
-        spill: &'a mut dyn Spill,
+        layout: &'a Layout,
+        copied: &[StorageId],
         watch: &'a mut dyn FnMut(MeasureProgress),
         progress: MeasureProgress,
-    ) -> SwapTimer<'a> {
-        let mut is_activation = vec![false; graph.storages().len()];
-        for a in activations {
-            is_activation[a.storage.index()] = true;
-        }
-        SwapTimer {
-            spill,
-            slot: 0,
-            times: vec![(0.0, 0); is_activation.len()],
-            is_activation,
+    ) -> CopyTimer<'a> {
+        let mut is_copied = vec![false; layout.program().tensors.len()];
+        copied.iter().for_each(|s| is_copied[s.index()] = true);
+        CopyTimer {
+            layout,
+            copy: Vec::new(),
+            times: vec![(0.0, 0); is_copied.len()],
+            is_copied,
             failed: None,
             watch,
             progress,
         }
     }
 
-    /// Copies `contents` out and back. Growing the slot would be slower than every later use of
+    /// Copies `contents` out and back. To grow the buffer would be slower than every later use of
     /// it, so that is done before the clock starts.
-    fn time(&mut self, contents: &mut [u8]) -> Result<f64, SpillError> {
-        if contents.len() > self.slot {
-            self.spill.store(SLOT, contents)?;
-            self.slot = contents.len();
+    fn time(&mut self, contents: &mut [u8]) -> Result<f64, ProfileError> {
+        if let more @ 1.. = contents.len().saturating_sub(self.copy.len()) {
+            let room = self.copy.try_reserve_exact(more);
+            room.map_err(|_| ProfileError::NoMemoryForCopy(Bytes(contents.len() as u64)))?;
+            self.copy.resize(contents.len(), 0);
         }
+        let copy = &mut self.copy[..contents.len()];
         let started = Instant::now();
-        self.spill.store(SLOT, contents)?;
-        self.spill.load(SLOT, contents)?;
+        copy.copy_from_slice(contents);
+        contents.copy_from_slice(copy);
         Ok(started.elapsed().as_secs_f64())
     }
 
-    fn averages(
-        &mut self,
-        activations: &[ActivationUses],
-    ) -> Result<Vec<Option<Seconds>>, ProfileError> {
-        if let Some(error) = self.failed.take() {
-            return Err(ProfileError::Spill(error));
-        }
-        let average = |a: &ActivationUses| {
-            let (sum, count) = self.times[a.storage.index()];
-            (count > 0).then(|| Seconds(sum / f64::from(count)))
-        };
-        Ok(activations.iter().map(average).collect())
+    fn averages(&mut self) -> Result<Vec<Option<Seconds>>, ProfileError> {
+        let average = |&(sum, count): &(f64, u32)| Seconds(sum / f64::from(count));
+        let averages = self.times.iter().map(|time| (time.1 > 0).then(|| average(time)));
+        self.failed.take().map_or_else(|| Ok(averages.collect()), Err)
     }
 }
 
-impl Observer for SwapTimer<'_> {
+impl Observer for CopyTimer<'_> {
     fn before(&mut self, _: NodeId) {}
 
     fn after(&mut self, _: NodeId, _: Bytes) {
@@ -182,12 +206,13 @@ impl Observer for SwapTimer<'_> {
     }
 
     fn made(&mut self, storage: StorageId, contents: &mut [u8]) {
-        if !self.is_activation[storage.index()] || self.failed.is_some() {
+        let tensor = self.layout.tensor_of(storage).index();
+        if !self.is_copied[tensor] || self.failed.is_some() {
             return;
         }
         match self.time(contents) {
             Ok(seconds) => {
-                let (sum, count) = &mut self.times[storage.index()];
+                let (sum, count) = &mut self.times[tensor];
                 *sum += seconds;
                 *count += 1;
             }
@@ -208,10 +233,11 @@ struct NodeTimer<'a> {
 
 impl<'a> NodeTimer<'a> {
     fn new(
-        graph: &Graph,
+        layout: &Layout,
         watch: &'a mut dyn FnMut(MeasureProgress),
         progress: MeasureProgress,
     ) -> NodeTimer<'a> {
+        let graph = layout.graph();
         let start = graph.sources().map(|s| graph.storage(s).bytes).sum();
         NodeTimer {
             started: Instant::now(),
@@ -222,9 +248,19 @@ impl<'a> NodeTimer<'a> {
         }
     }
 
-    fn medians(self) -> (Vec<Micros>, Vec<Bytes>) {
-        let medians = self.times.into_iter().map(median).collect();
-        (medians, self.peak_mem)
+    /// The time of each node of the plain step: the mean over the runs that stand for it; and the
+    /// bytes of each node of the graph that ran.
+    fn of_plain(self, layout: &Layout, plain: &Graph) -> (Vec<Micros>, Vec<Bytes>) {
+        let mut runs = vec![(0.0, 0); plain.nodes().len()];
+        for (id, times) in layout.graph().node_ids().zip(self.times) {
+            if let Some(origin) = layout.run_of(id) {
+                let (sum, count) = &mut runs[origin.index()];
+                *sum += median(times).get();
+                *count += 1;
+            }
+        }
+        let mean = |(sum, count): (f64, u32)| Micros(sum / f64::from(count.max(1)));
+        (runs.into_iter().map(mean).collect(), self.peak_mem)
     }
 }
 

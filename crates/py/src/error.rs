@@ -29,7 +29,7 @@ pub(crate) fn invalid(py: Python<'_>, why: impl std::fmt::Display) -> PyErr {
 pub(crate) fn no_plan(py: Python<'_>, error: &PlanError) -> PyErr {
     match error {
         PlanError::Infeasible(infeasible) => infeasible_budget(py, infeasible),
-        PlanError::NeedsStore { .. } => invalid(py, error),
+        PlanError::NeedsStore { .. } | PlanError::AlreadyMoves { .. } => invalid(py, error),
         PlanError::Stopped { .. } => exception(py, "PlanningStopped", (error.to_string(),)),
         PlanError::Rejected { .. } => exception(py, "RekindleError", (error.to_string(),)),
     }

@@ -4,7 +4,7 @@
 
 use rekindle::analysis::{Analysis, Kind, Seconds, breakdowns};
 use rekindle::models::{ModelOptions, build};
-use rekindle::profile::{HostSpill, MeasureOptions, measure};
+use rekindle::profile::{MeasureOptions, Swaps, measure};
 use rekindle::program::Optimizer;
 use rekindle::{FitOptions, plain, set_up, write_batch};
 
@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut engine = set_up(&plain, options.seed, None, &mut |_| {})?;
     write_batch(&mut engine, &model, options.seed, 1)?;
     let measure_options = MeasureOptions::default();
-    let measured = measure(&mut engine, &measure_options, &mut HostSpill::new(), &mut |_| {})?;
+    let measured = measure(&mut engine, &measure_options, Swaps::Memory, &mut |_| {})?;
     let mut profile = measured.profile("transformer-tiny", batch, "cpu");
     println!("step {:.1} ms", 1e3 * profile.step_time().get());
 

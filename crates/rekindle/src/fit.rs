@@ -113,20 +113,20 @@ pub fn fit(
     budget: Bytes,
     options: &FitOptions,
 ) -> Result<Fitted, Error> {
-    let options = &with_store(options)?;
+    let options = &with_store(options, plain.graph())?;
     let graph = profile(model, plain, budget, options, &mut |_| {})?;
     fit_profiled(&model.program, &graph, budget, options, &mut NoWatch)
 }
 
-/// The same options with the planner's view of the store: measured, if there is a folder for one
-/// and no view of it yet. That takes a few seconds.
+/// The same options with the planner's view of the store: measured for storages such as those of
+/// `graph`, if there is a folder for one and no view of it yet. That takes about two seconds.
 ///
 /// # Errors
 /// If no file can be made in the folder, or it fails.
-pub fn with_store(options: &FitOptions) -> Result<FitOptions, Error> {
+pub fn with_store(options: &FitOptions, graph: &Graph) -> Result<FitOptions, Error> {
     let mut options = options.clone();
     if let (Some(offload), None) = (&options.offload, options.plan.store) {
-        options.plan.store = Some(measure_store(&offload.folder, offload.limit)?);
+        options.plan.store = Some(measure_store(&offload.folder, offload.limit, graph)?);
     }
     Ok(options)
 }

@@ -77,5 +77,5 @@ pub use max_batch::{
 };
 pub use numbers::{Checked, Difference, check_numbers, check_numbers_from};
 pub use side_by_side::side_by_side;
-pub use times::{Preparing, estimate, profile, profile_layout};
+pub use times::{Preparing, estimate, layout_within, profile, profile_layout};
 pub use trainer::{IterationReport, Trainer, write_batch};

@@ -105,9 +105,10 @@ pub fn max_batch(
     options: &MaxBatchOptions,
     watch: &mut dyn BatchWatch,
 ) -> Result<MaxBatch, Error> {
-    let fit = with_store(&options.fit)?;
-    let options = &MaxBatchOptions { fit, ..options.clone() };
     let threads = options.fit.threads;
+    let one = build(1)?;
+    let fit = with_store(&options.fit, &lower(&one.program, threads))?;
+    let options = &MaxBatchOptions { fit, ..options.clone() };
     let mut largest_plain = None;
     let plain_size = largest(0, 1, 1, EXACT, |batch| {
         let layout = plain(&build(batch)?, threads);
@@ -117,7 +118,7 @@ pub fn max_batch(
         }
         Ok(fits)
     })?;
-    let measured_at = measured_size(&build(1)?, plain_size, threads);
+    let measured_at = measured_size(&one, plain_size, threads);
     let model = build(measured_at)?;
     let measured =
         profile(&model, &plain(&model, threads), options.budget, &options.fit, &mut |preparing| {

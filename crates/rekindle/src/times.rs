@@ -6,11 +6,13 @@
 //! a schedule before anything is measured, nodes get a rough [`estimate`] first; it decides where
 //! nodes are measured, and nothing else.
 
-use rekindle_engine::{Layout, Spill, SpillError};
+use std::borrow::Cow;
+
+use rekindle_engine::Layout;
 use rekindle_graph::{Bytes, Graph, Micros};
 use rekindle_models::Model;
 use rekindle_plan::{Effort, NoWatch, Options, Strategy};
-use rekindle_profile::{MeasureOptions, MeasureProgress, measure};
+use rekindle_profile::{MeasureOptions, MeasureProgress, Swaps, measure};
 
 use crate::Error;
 use crate::fit::{FitOptions, fit_profiled, set_up};
@@ -59,25 +61,33 @@ pub fn profile(
     options: &FitOptions,
     watch: &mut dyn FnMut(Preparing),
 ) -> Result<Graph, Error> {
-    if plain.predicted().arena <= budget {
-        return profile_layout(model, plain, options, watch);
-    }
-    // What is measured is not what will run, so the first schedule that fits is good enough.
-    let first = FitOptions {
-        plan: Options {
-            strategy: Strategy::SEARCH,
-            effort: Effort::FIRST,
-            store: options.plan.store,
-        },
-        ..options.clone()
-    };
-    let guessed = estimate(plain.graph());
-    let fitted = fit_profiled(&model.program, &guessed, budget, &first, &mut NoWatch)?;
-    let measured = profile_layout(model, &fitted.layout, options, watch)?;
-    Ok(of_plain(plain.graph(), &fitted.layout, &measured))
+    let layout = layout_within(plain, budget, options)?;
+    profile_layout(model, &layout, options, watch)
 }
 
-/// The graph that `layout` runs, with the measured time of each node.
+/// A step that fits in an arena of at most `budget` to measure the `plain` one by: itself, if it
+/// does, or the first schedule that the planner finds by guessed times. What is measured is not
+/// what will run, so that is good enough.
+///
+/// # Errors
+/// If no schedule fits in the budget.
+pub fn layout_within<'l>(
+    plain: &'l Layout,
+    budget: Bytes,
+    options: &FitOptions,
+) -> Result<Cow<'l, Layout>, Error> {
+    if plain.predicted().arena <= budget {
+        return Ok(Cow::Borrowed(plain));
+    }
+    let (strategy, effort) = (Strategy::SEARCH, Effort::FIRST);
+    let plan = Options { strategy, effort, store: options.plan.store };
+    let first = FitOptions { plan, ..options.clone() };
+    let guessed = estimate(plain.graph());
+    let fitted = fit_profiled(plain.program(), &guessed, budget, &first, &mut NoWatch)?;
+    Ok(Cow::Owned(fitted.layout))
+}
+
+/// The plain step's graph with the measured time of each node, from runs of `layout`.
 ///
 /// # Errors
 /// If the arena does not fit in the machine's memory.
@@ -91,34 +101,5 @@ pub fn profile_layout(
     write_batch(&mut engine, model, options.seed, 1)?;
     let measure_options = MeasureOptions { seed: options.seed, ..options.measure };
     let mut watch = |progress| watch(Preparing::Profile(progress));
-    let measured = measure(&mut engine, &measure_options, &mut InPlace, &mut watch)?;
-    Ok(measured.graph)
-}
-
-/// The times of the plain step's nodes: the mean over the runs that stand for each.
-fn of_plain(plain: &Graph, layout: &Layout, measured: &Graph) -> Graph {
-    let mut runs = vec![(0.0, 0); plain.nodes().len()];
-    for (id, node) in measured.node_ids().zip(measured.nodes()) {
-        if let Some(origin) = layout.run_of(id) {
-            let (sum, count) = &mut runs[origin.index()];
-            *sum += node.time.get();
-            *count += 1;
-        }
-    }
-    let mean = |(sum, count): (f64, u32)| Micros(sum / f64::from(count.max(1)));
-    let times: Vec<Micros> = runs.into_iter().map(mean).collect();
-    plain.with_times(&times).expect("one finite time for every node")
-}
-
-/// A tier that leaves everything where it is: swap times are of no interest here.
-struct InPlace;
-
-impl Spill for InPlace {
-    fn store(&mut self, _: usize, _: &[u8]) -> Result<(), SpillError> {
-        Ok(())
-    }
-
-    fn load(&mut self, _: usize, _: &mut [u8]) -> Result<(), SpillError> {
-        Ok(())
-    }
+    Ok(measure(&mut engine, &measure_options, Swaps::Unknown, &mut watch)?.graph)
 }

@@ -74,6 +74,10 @@ fn check_moves(graph: &Graph, seed: u64) -> Result<()> {
     verify_rewritten(graph, &plan, &rewritten.graph, origins).context("rewritten")?;
     let peak = Timeline::natural(&rewritten.graph).peak;
     ensure!(peak <= plan.peak, "rewritten peak {} is over {}", peak.get(), plan.peak.get());
+    let options = Options { effort: Effort::FIRST, ..Options::default() };
+    let again = rekindle_plan::plan(&rewritten.graph, peak, &options, &mut NoWatch);
+    let refused = matches!(again, Err(PlanError::AlreadyMoves { .. }));
+    ensure!(refused == plan.schedule.has_transfers(), "what moves already is planned again");
     Ok(())
 }
 

@@ -97,8 +97,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         output::make_folder(folder)?;
     }
     let options = arguments.step.training.fit_options(arguments.planning.options());
-    let options =
-        arguments.offloading.add(options, &Lines { shown: !arguments.json, indent: "" })?;
+    let first = arguments.step.build(arguments.batch_sizes[0])?;
+    let lines = Lines { shown: !arguments.json, indent: "" };
+    let first = rekindle::plain(&first, options.threads);
+    let options = arguments.offloading.add(options, &first, &lines)?;
     if !arguments.json {
         println!("{}", table::header());
     }

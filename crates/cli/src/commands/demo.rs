@@ -10,10 +10,10 @@ use std::time::Instant;
 use rekindle::FitOptions;
 use rekindle_analysis::write_profile;
 use rekindle_engine::Layout;
-use rekindle_graph::{Bytes, Graph, write_atomically};
+use rekindle_graph::{Bytes, Graph, Store, write_atomically};
 use rekindle_models::{Model, ModelOptions, build};
 use rekindle_plan::{Effort, Options, Strategy};
-use rekindle_profile::{HostSpill, MeasureOptions};
+use rekindle_profile::MeasureOptions;
 use rekindle_program::Optimizer;
 use rekindle_program::op::SgdOptions;
 use serde_json::{Value, json};
@@ -108,6 +108,7 @@ const OPTIMIZER: Optimizer =
 /// How a demonstration goes.
 struct Demo<'a> {
     options: FitOptions,
+    offloading: &'a Offloading,
     out: &'a Path,
     /// What is told on the way; nothing if JSON is wanted.
     lines: Lines,
@@ -126,8 +127,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if lines.shown {
         println!("Rekindle trains a model in the memory you have. Each model at two batch sizes:");
     }
-    let options = arguments.offloading.add(options, &lines)?;
-    let demo = Demo { options, out, lines };
+    let demo = Demo { options, offloading: &arguments.offloading, out, lines };
     let examples = match arguments.small {
         true => &SMALL_EXAMPLES[..],
         false => &EXAMPLES[..],
@@ -201,17 +201,17 @@ impl Demo<'_> {
 
     /// One model at one batch size: every stage, then both steps side by side.
     fn show(&self, example: &Example, batch: usize) -> anyhow::Result<Row> {
-        let options = &self.options;
         let model = build(
             example.model,
             &ModelOptions { batch, optimizer: Some(OPTIMIZER), ..ModelOptions::default() },
         )?;
         let parameters = millions(model.parameter_count());
         self.title(&format!("{}, batch {batch} ({parameters} parameters)", example.title));
-        let plain = rekindle::plain(&model, options.threads);
+        let plain = rekindle::plain(&model, self.options.threads);
+        let options = &self.offloading.add(self.options.clone(), &plain, &self.lines)?;
         let budget = Bytes(plain.predicted().arena.get() * example.budget_percent / 100);
         let started = Instant::now();
-        let graph = self.profile(example.model, batch, &model, &plain)?;
+        let graph = self.profile(example.model, batch, &model, &plain, options)?;
         let times = Times::Given(Box::new(graph.clone()), started.elapsed());
         let staged = stages::fit(&model, &plain, budget, times, options, None, &self.lines)?;
         let fitted = staged.fitted;
@@ -220,7 +220,7 @@ impl Demo<'_> {
         let kind =
             if fitted.planned.plan.schedule.has_transfers() { "moving.plan" } else { "plan" };
         self.write(&format!("{stem}.{kind}.json"), &plan)?;
-        self.compare_plans(&graph, fitted.planned.plan.budget, &stem)?;
+        self.compare_plans(&graph, fitted.planned.plan.budget, options.plan.store, &stem)?;
         let pair = pair::measure(&model, &plain, &fitted, STEPS, options.seed)?;
         if let Err(error) = &pair.plain {
             return Err(anyhow::anyhow!("the plain step cannot run here: {error}"));
@@ -250,21 +250,27 @@ impl Demo<'_> {
         batch: usize,
         model: &Model,
         plain: &Layout,
+        options: &FitOptions,
     ) -> anyhow::Result<Graph> {
         let what = format!("profiling {name}, batch {batch}");
-        let spill = Box::new(HostSpill::new());
-        let found = measured::plain(&what, model, plain, &self.options, spill, None)?;
+        let found = measured::measure(&what, model, plain, options, None)?;
         write_profile(self.out, &found.profile(name, batch, "cpu"), &found.graph)?;
         Ok(found.graph)
     }
 
     /// What other budgets would cost, and what μ-TWO would do under this one, for the report.
-    fn compare_plans(&self, graph: &Graph, budget: Bytes, stem: &str) -> anyhow::Result<()> {
+    fn compare_plans(
+        &self,
+        graph: &Graph,
+        budget: Bytes,
+        store: Option<Store>,
+        stem: &str,
+    ) -> anyhow::Result<()> {
         let mut meter = Meter::new(None);
         let options =
             |strategy, store| Options { strategy, effort: effort(FRONTIER_EFFORT), store };
         let mut found = Vec::new();
-        for store in [None].into_iter().chain(self.options.plan.store.map(Some)) {
+        for store in [None].into_iter().chain(store.map(Some)) {
             let search = options(Strategy::SEARCH, store);
             let frontier = rekindle_plan::frontier(graph, FRONTIER_POINTS, &search, &mut meter)?;
             found.extend(frontier::points_of(graph, frontier, &search));

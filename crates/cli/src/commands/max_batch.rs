@@ -53,9 +53,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     arguments.offloading.check()?;
     let lines = Lines { shown: !arguments.json, indent: "" };
     let fit = training.fit_options(arguments.planning.options());
-    let fit = arguments.offloading.add(fit, &lines)?;
-    let options = MaxBatchOptions { budget, max_overhead: arguments.max_overhead, fit };
     let build = |batch| training.model(&arguments.step.model, batch);
+    let one = rekindle::plain(&build(1)?, fit.threads);
+    let fit = arguments.offloading.add(fit, &one, &lines)?;
+    let options = MaxBatchOptions { budget, max_overhead: arguments.max_overhead, fit };
     let mut meter = Meter::new(arguments.planning.limit()?);
     let found = max_batch(&build, &options, &mut meter);
     meter.clear();

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use rekindle::{FitOptions, Offload, with_store};
+use rekindle_engine::Layout;
 use rekindle_graph::{Budget, Bytes, Micros, Rate, Store, parse_budget, typed_bytes};
 
 use super::stages::Lines;
@@ -61,15 +62,21 @@ impl Offloading {
         }
     }
 
-    /// The options with a store in the folder, which is measured; as they are without a folder.
-    pub(crate) fn add(&self, options: FitOptions, lines: &Lines) -> anyhow::Result<FitOptions> {
+    /// The options with a store in the folder, which is measured for storages such as those of this
+    /// step; as they are without a folder.
+    pub(crate) fn add(
+        &self,
+        options: FitOptions,
+        step: &Layout,
+        lines: &Lines,
+    ) -> anyhow::Result<FitOptions> {
         let Some(folder) = &self.offload else {
             return Ok(options);
         };
         let limit = self.offload_limit.or_else(|| free_bytes(folder));
         let offload = Some(Offload { folder: folder.clone(), limit });
         let started = Instant::now();
-        let mut options = with_store(&FitOptions { offload, ..options })?;
+        let mut options = with_store(&FitOptions { offload, ..options }, step.graph())?;
         options.plan.store = options.plan.store.map(rounded);
         if let Some(store) = options.plan.store {
             let (limit, took) = (self.offload_limit, started.elapsed().as_secs_f64());

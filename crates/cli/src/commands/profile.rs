@@ -11,6 +11,7 @@ use rekindle_models::Model;
 use rekindle_report::{Picture, batch_size_charts, profile_charts};
 
 pub(crate) use self::measured::Profiled;
+use super::offload::Offloading;
 use super::report::Reported;
 use super::step::{StepArguments, parse_count};
 use crate::output;
@@ -22,6 +23,7 @@ Examples:
   rekindle profile resnet152 --batch-size 4
   rekindle profile bert-base --batch-sizes 4,8,16,32 --out bert
   rekindle profile resnet152 --batch-size 32 --memory-limit 2GiB
+  rekindle profile gpt2-large --batch-size 1 --memory-limit 3GiB --offload /var/tmp
   rekindle profile resnet50 --batch-size 4 --trace step.json")]
 pub(crate) struct Arguments {
     /// Number of samples in a batch
@@ -42,13 +44,10 @@ pub(crate) struct Arguments {
     /// Number of measured steps; the median of their times counts
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = parse_count)]
     measured: usize,
-    /// Memory that the measured step may use, for a step that does not fit: idle tensors are
-    /// swapped out to stay within 3GiB, or 60% of the step's peak
+    /// Memory that the measured step may use, for a step that does not fit: it recomputes, and
+    /// with --offload moves tensors, to stay within 3GiB, or 60% of the step's peak
     #[arg(long, value_name = "BYTES", value_parser = parse_budget, allow_hyphen_values = true)]
     memory_limit: Option<Budget>,
-    /// Swap to a file in this folder, instead of to memory beside the limit
-    #[arg(long, value_name = "DIR", requires = "memory_limit")]
-    spill_dir: Option<PathBuf>,
     /// Folder for the tables and pictures; it is made if it does not exist
     #[arg(long, value_name = "DIR", default_value = "rekindle-profile")]
     out: PathBuf,
@@ -65,10 +64,13 @@ pub(crate) struct Arguments {
     reported: Reported,
     #[command(flatten)]
     step: StepArguments,
+    #[command(flatten)]
+    offloading: Offloading,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     output::check_outputs(&[arguments.trace.as_ref()], &[])?;
+    arguments.offloading.check()?;
     let sizes = match arguments.batch_sizes.is_empty() {
         true => vec![arguments.batch_size],
         false => arguments.batch_sizes.clone(),

@@ -113,8 +113,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             options.threads
         ),
     );
-    let options = arguments.offloading.add(options, &lines)?;
     let plain = rekindle::plain(&model, options.threads);
+    let options = arguments.offloading.add(options, &plain, &lines)?;
     let staged = stages(arguments, &model, &plain, &options, &lines)?;
     let checked = match (&staged, arguments.check) {
         (Some(staged), true) => Some(check(arguments, &model, &plain, staged, &lines)?),

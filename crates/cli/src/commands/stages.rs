@@ -101,7 +101,12 @@ pub(crate) fn planned_engine(fitted: &Fitted) -> Result<Engine, EngineError> {
     set_up(&fitted.layout, fitted.seed, fitted.folder.as_deref())
 }
 
-fn set_up(layout: &Layout, seed: u64, folder: Option<&Path>) -> Result<Engine, EngineError> {
+/// Sets up a step, with a store in `folder` if it moves anything, and with a bar.
+pub(crate) fn set_up(
+    layout: &Layout,
+    seed: u64,
+    folder: Option<&Path>,
+) -> Result<Engine, EngineError> {
     let mut meter = Meter::new(None);
     rekindle::set_up(layout, seed, folder, &mut |preparing| meter.prepare(preparing, ""))
 }

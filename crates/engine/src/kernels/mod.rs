@@ -38,14 +38,10 @@ mod sum_rows;
 mod tasks;
 #[cfg(test)]
 mod test_data;
-mod transfer;
 
-/// Data that a kernel refuses, or what stopped it.
+/// Data that a kernel refuses.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KernelError {
-    /// A tensor could not be moved out of the arena or back.
-    #[error(transparent)]
-    Spill(#[from] crate::SpillError),
     /// An id is not a row of an embedding's table.
     #[error(
         "id {id} at position {position} is outside the embedding's table of {vocab} rows; \

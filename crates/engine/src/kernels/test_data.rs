@@ -8,7 +8,6 @@ use rekindle_program::{DType, Node, Program, Tensor};
 use crate::arena::{Arena, Span};
 use crate::dispatch::{Operands, run_kernel, workspace};
 use crate::kernels::KernelError;
-use crate::spill::NoSpill;
 use crate::{Iteration, Threads};
 
 /// Lengths around the widths of vectors and tasks.
@@ -118,7 +117,7 @@ pub(crate) fn compute_in(
     let (of_reads, of_writes) = spans.split_at(reads.len());
     // SAFETY: the spans lie in the arena, which nobody else uses, one after the other.
     let operands = unsafe { Operands::new(arena.as_mut_ptr(), of_reads, of_writes, scratch) };
-    let ran = run_kernel(&program, &node, operands, iteration, threads, &mut NoSpill);
+    let ran = run_kernel(&program, &node, operands, iteration, threads);
     if let Err(error) = ran {
         let untouched = |span: &Span| arena.bytes(*span).iter().all(|&byte| byte == 0xFF);
         assert!(of_writes.iter().all(untouched), "nothing is written");

@@ -29,7 +29,6 @@ mod pooling;
 mod softmax;
 mod source;
 mod sum_rows;
-mod transfer;
 mod window;
 
 use rekindle_graph::Effect;
@@ -57,7 +56,6 @@ pub use pooling::{AvgPool, AvgPoolDx, MaxPool, MaxPoolDx, PoolOptions, Pooling};
 pub use softmax::{Mask, Softmax, SoftmaxDx};
 pub use source::Source;
 pub use sum_rows::SumRows;
-pub use transfer::{Fetch, Offload, Transfer};
 pub use window::Window;
 
 /// Makes [`Op`] of the list of all ops, and looks each fact up at the op that has it.
@@ -129,5 +127,4 @@ ops! {
     Add, Scale,
     Permute, Split, Concat,
     Sgd, Adam,
-    Offload, Fetch,
 }

@@ -1,24 +1,22 @@
-//! Running what is profiled: the plain step, or under a memory limit the step with swaps in it.
+//! Running what is profiled: the plain step, or under a memory limit one that fits.
 //!
 //! In: a model at one batch size. Out: [`Profiled`], and a trace of one more step where one is
 //! wanted.
 
+use std::borrow::Cow;
 use std::path::Path;
 
-use anyhow::Context as _;
-use rekindle::{FitOptions, Preparing};
+use rekindle::FitOptions;
 use rekindle_analysis::{Analysis, Breakdown, Profile, breakdowns};
-use rekindle_engine::{Engine, Iteration, Layout, Spill};
-use rekindle_graph::{Bytes, Graph};
+use rekindle_engine::{Engine, Iteration, Layout};
+use rekindle_graph::{Bytes, Graph, Transfer};
 use rekindle_models::Model;
-use rekindle_profile::{
-    FileSpill, HostSpill, Limited, MeasureOptions, MeasureProgress, Measurement, SwapNode, measure,
-};
+use rekindle_profile::{MeasureOptions, MeasureProgress, Measurement, Swaps};
 
 use super::Arguments;
-use crate::commands::stages::engine;
+use crate::commands::stages::{Lines, set_up};
 use crate::output;
-use crate::progress::{Bar, Meter};
+use crate::progress::Bar;
 use crate::trace::Trace;
 
 /// One profile with everything that is told about it.
@@ -29,16 +27,34 @@ pub(crate) struct Profiled {
     /// What is live at the peak of the plain step.
     pub(super) peak: Breakdown,
     /// How it ran under the memory limit, if it did not fit.
-    pub(super) swapped: Option<SwapRun>,
+    pub(super) limited: Option<LimitedRun>,
 }
 
 /// A run under the memory limit.
-pub(crate) struct SwapRun {
+pub(crate) struct LimitedRun {
     pub(super) limit: Bytes,
     /// The arena that it ran in.
     pub(super) peak: Bytes,
+    pub(super) recomputed: usize,
     pub(super) offloads: usize,
     pub(super) fetches: usize,
+}
+
+impl LimitedRun {
+    fn new(layout: &Layout, limit: Bytes) -> LimitedRun {
+        let graph = layout.graph();
+        let runs = graph.node_ids().filter(|&id| layout.run_of(id).is_some()).count();
+        let moves = |way: Transfer| {
+            graph.nodes().iter().filter(|node| node.transfer() == Some(way)).count()
+        };
+        LimitedRun {
+            limit,
+            peak: layout.predicted().arena,
+            recomputed: runs - layout.program().nodes.len(),
+            offloads: moves(Transfer::Offload),
+            fetches: moves(Transfer::Fetch),
+        }
+    }
 }
 
 /// Profiles one batch size.
@@ -54,74 +70,47 @@ pub(super) fn profile(
         measured: arguments.measured,
         seed: training.seed,
     };
-    let placed = rekindle::plain(model, options.threads);
-    let plain_peak = placed.predicted().live;
-    let limit = arguments.memory_limit.map(|limit| limit.resolve(plain_peak));
-    let spill = spill(arguments.spill_dir.as_deref())?;
-    let trace = arguments.trace.as_deref();
-    let what = format!("profiling {}, batch {size}", arguments.step.model);
-    let (measurement, swapped) = match limit {
-        Some(limit) if limit < plain_peak => in_limit(&what, model, &options, limit, spill, trace)?,
-        _ => (plain(&what, model, &placed, &options, spill, trace)?, None),
+    let plain = rekindle::plain(model, options.threads);
+    let lines = Lines { shown: !arguments.json, indent: "" };
+    let options = arguments.offloading.add(options, &plain, &lines)?;
+    let limit = arguments.memory_limit.map(|limit| limit.resolve(plain.predicted().live));
+    let layout = match limit {
+        Some(limit) => rekindle::layout_within(&plain, limit, &options)?,
+        None => Cow::Borrowed(&plain),
     };
+    let what = format!("profiling {}, batch {size}", arguments.step.model);
+    let measurement = measure(&what, model, &layout, &options, arguments.trace.as_deref())?;
     let breakdowns = breakdowns(&measurement.graph, &Analysis::new(&measurement.graph));
     let peak = breakdowns.into_iter().max_by_key(Breakdown::total);
+    let limited = match &layout {
+        Cow::Owned(layout) => limit.map(|limit| LimitedRun::new(layout, limit)),
+        Cow::Borrowed(_) => None,
+    };
     Ok(Profiled {
         profile: measurement.profile(&arguments.step.model, size, "cpu"),
         graph: measurement.graph,
         peak: peak.expect("a step has nodes"),
-        swapped,
+        limited,
     })
 }
 
-/// Measures the plain step; `what` stands before the progress bar.
-pub(crate) fn plain(
+/// Measures the plain step by runs of `layout`; `what` stands before the progress bar.
+pub(crate) fn measure(
     what: &str,
     model: &Model,
-    plain: &Layout,
+    layout: &Layout,
     options: &FitOptions,
-    mut spill: Box<dyn Spill + Send>,
     trace: Option<&Path>,
 ) -> anyhow::Result<Measurement> {
-    let mut engine = engine(plain, options.seed)?;
+    let mut engine = set_up(layout, options.seed, options.folder())?;
     rekindle::write_batch(&mut engine, model, options.seed, 1)?;
     let mut bar = Bar::new(what);
     let mut watch = |p: MeasureProgress| bar.show(p.done as u64, p.total as u64, "");
-    let measurement = measure(&mut engine, &options.measure, spill.as_mut(), &mut watch)?;
+    let swaps = options.plan.store.map_or(Swaps::Memory, Swaps::Store);
+    let measurement = rekindle_profile::measure(&mut engine, &options.measure, swaps, &mut watch)?;
     drop(bar);
     write_trace(&mut engine, options, trace)?;
     Ok(measurement)
-}
-
-/// Measures the step with swaps, in an arena of at most `limit`.
-fn in_limit(
-    what: &str,
-    model: &Model,
-    options: &FitOptions,
-    limit: Bytes,
-    spill: Box<dyn Spill + Send>,
-    trace: Option<&Path>,
-) -> anyhow::Result<(Measurement, Option<SwapRun>)> {
-    let mut meter = Meter::new(None);
-    let mut ready = |ready, arena| meter.prepare(Preparing::Memory { ready, arena }, "");
-    let mut limited = Limited::new(&model.program, options.threads, limit, &mut ready)?;
-    meter.clear();
-    rekindle::write_batch(&mut limited.engine, model, options.seed, 1)?;
-    limited.engine.set_spill(spill);
-    let count =
-        |is: fn(&SwapNode) -> bool| limited.swapped.origins.iter().filter(|o| is(o)).count();
-    let swapped = SwapRun {
-        limit,
-        peak: limited.engine.predicted().arena,
-        offloads: count(|o| matches!(o, SwapNode::Offload(_))),
-        fetches: count(|o| matches!(o, SwapNode::Fetch(_))),
-    };
-    let mut bar = Bar::new(what);
-    let mut watch = |p: MeasureProgress| bar.show(p.done as u64, p.total as u64, "");
-    let measurement = limited.measure(&options.measure, &mut watch)?;
-    drop(bar);
-    write_trace(&mut limited.engine, options, trace)?;
-    Ok((measurement, Some(swapped)))
 }
 
 /// Writes a trace of one more step, if one is wanted.
@@ -135,14 +124,4 @@ fn write_trace(
     let mut trace = Trace::new();
     engine.run_observed(iteration, &mut trace)?;
     output::write(path, &trace.to_json(engine.layout(), iteration.number))
-}
-
-fn spill(folder: Option<&Path>) -> anyhow::Result<Box<dyn Spill + Send>> {
-    match folder {
-        None => Ok(Box::new(HostSpill::new())),
-        Some(folder) => {
-            let context = || format!("cannot spill to {}", folder.display());
-            Ok(Box::new(FileSpill::new(folder).with_context(context)?))
-        }
-    }
 }

@@ -7,6 +7,7 @@ use rekindle_graph::{Bytes, Micros, Phase};
 use serde_json::{Value, json};
 
 use super::Profiled;
+use super::measured::LimitedRun;
 use crate::summary::percent;
 
 /// How many nodes and activations each list has.
@@ -32,13 +33,12 @@ pub(crate) fn text(profiled: &Profiled) -> String {
         let share = percent(ratio(bytes, peak.total()));
         line("", format!("{:>12}  {share:>7}  {name}", bytes.to_string()));
     }
-    if let Some(swapped) = &profiled.swapped {
+    if let Some(run) = &profiled.limited {
+        let LimitedRun { limit, peak, recomputed, offloads, fetches } = run;
+        let moved = format!("{offloads} copies out, {fetches} copies back");
         line(
-            "swapped",
-            format!(
-                "ran in {} (limit {}): {} copies out, {} copies back",
-                swapped.peak, swapped.limit, swapped.offloads, swapped.fetches
-            ),
+            "limited",
+            format!("ran in {peak} (limit {limit}): {recomputed} nodes recomputed, {moved}"),
         );
     }
     let sizes = profile.activations.iter().map(|a| a.memory_size);
@@ -116,11 +116,12 @@ pub(crate) fn json(profiled: &Profiled) -> Value {
         "peak_bytes": peak.total().get(),
         "peak_node": profile.peak().map(|n| &n.name),
         "peak_breakdown": breakdown,
-        "swapped": profiled.swapped.as_ref().map(|s| json!({
-            "limit_bytes": s.limit.get(),
-            "peak_bytes": s.peak.get(),
-            "offloads": s.offloads,
-            "fetches": s.fetches,
+        "limited": profiled.limited.as_ref().map(|run| json!({
+            "limit_bytes": run.limit.get(),
+            "peak_bytes": run.peak.get(),
+            "recomputed_runs": run.recomputed,
+            "offloads": run.offloads,
+            "fetches": run.fetches,
         })),
         "longest_nodes": nodes.collect::<Vec<_>>(),
         "activations_by": orders.collect::<serde_json::Map<String, Value>>(),
