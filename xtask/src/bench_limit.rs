@@ -15,7 +15,7 @@ use crate::archive::{Archive, Case, check_names, lines, list, mebibytes};
 use crate::repo::{Repo, show};
 
 #[path = "../../crates/cli/tests/command/limit.rs"]
-mod limit;
+pub(crate) mod limit;
 use limit::{BESIDE_THE_BUDGET, Limit};
 
 /// The step with its flags and, after a bar, the budget that it is planned for.

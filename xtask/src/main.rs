@@ -8,10 +8,12 @@ mod bench;
 mod bench_analysis;
 mod bench_compare;
 mod bench_limit;
+mod bench_offload;
 mod bench_plan;
 mod bench_profile;
 mod bench_torch;
 mod bench_transfers;
+mod bench_xl;
 mod bench_zoo;
 mod boundaries;
 mod browser;
@@ -38,7 +40,8 @@ const TASKS: [Task; 3] = [
     Task("bench", "measure and archive: BENCHMARK [CASE…]", bench::run),
     Task(
         "soak",
-        "plans of random graphs: [--graphs N] [--seed S] [--size N] [--processes N]",
+        "plans of random graphs: [--graphs N] [--seed S] [--size N] [--processes N]; or bits of \
+         random programs that move at random: programs [N]",
         soak,
     ),
 ];
@@ -64,8 +67,14 @@ fn dispatch(words: &[String]) -> Result<()> {
     }
 }
 
-/// Checks everything that must hold of ten thousand plans, on every core; the words go to the soak.
+/// Checks everything that must hold of ten thousand plans, on every core, with the words for the
+/// soak; or the bits of so many programs.
 fn soak(repo: &Repo, words: &[String]) -> Result<()> {
+    if words.first().is_some_and(|word| word == "programs") {
+        let count = words.get(1).map_or("1000", String::as_str);
+        let mut test = repo.cargo("test --release -p rekindle --test random_programs at_random");
+        return show(test.env("REKINDLE_PROGRAMS", count));
+    }
     show(repo.cargo("run --release -p rekindle-soak --").args(words))
 }
 

@@ -38,6 +38,10 @@ const FLOPS: f64 = 50e3;
 /// Bytes per microsecond of nodes that only move or map elements.
 const TRAFFIC: f64 = 5e3;
 
+/// A step that is guessed to take longer is measured once: what disturbs one node of so many is
+/// little beside all of them, and minutes of waiting are not.
+const LONG: Micros = Micros(10e6);
+
 /// The step's graph with a guess of every node's time, from its operations and its bytes.
 pub fn estimate(graph: &Graph) -> Graph {
     let guess = |node: &rekindle_graph::Node| {
@@ -99,7 +103,9 @@ pub fn profile_layout(
 ) -> Result<Graph, Error> {
     let mut engine = set_up(layout, options.seed, options.folder(), watch)?;
     write_batch(&mut engine, model, options.seed, 1)?;
-    let measure_options = MeasureOptions { seed: options.seed, ..options.measure };
+    let guessed: Micros = estimate(layout.graph()).nodes().iter().map(|n| n.time).sum();
+    let measured = if guessed > LONG { 1 } else { options.measure.measured };
+    let measure_options = MeasureOptions { seed: options.seed, measured, ..options.measure };
     let mut watch = |progress| watch(Preparing::Profile(progress));
     Ok(measure(&mut engine, &measure_options, Swaps::Unknown, &mut watch)?.graph)
 }

@@ -18,10 +18,16 @@ use rekindle_verify::verify_rewritten;
 use shaken::Shaken;
 
 const SEEDS: u64 = 12;
-/// Programs that move at random.
+/// Programs that move, in an ordinary run of the tests.
 const MOVING: u64 = 25;
 const CLASSES: usize = 5;
 const SIDE: usize = 6;
+
+/// How many programs move: `cargo xtask soak programs` asks for more.
+fn moving() -> u64 {
+    let asked = std::env::var("REKINDLE_PROGRAMS").ok();
+    asked.map_or(MOVING, |count| count.parse().expect("REKINDLE_PROGRAMS is a number"))
+}
 
 /// Draws one number after the other.
 struct Draw {
@@ -203,7 +209,7 @@ fn train(model: &Model, engine: Engine, seed: u64) -> Vec<u64> {
 #[test]
 fn random_steps_that_move_at_random_give_the_plain_steps_numbers() {
     let mut moved = 0;
-    for seed in 0..MOVING {
+    for seed in 0..moving() {
         let model = random_model(seed).expect("shapes agree by construction");
         let threads = 1 + (seed % 2) as usize;
         let plain = plain(&model, threads);
@@ -226,5 +232,5 @@ fn random_steps_that_move_at_random_give_the_plain_steps_numbers() {
         let expected = train(&model, expected, seed);
         assert!(expected == train(&model, engine, seed), "seed {seed}");
     }
-    assert!(moved > 100 * MOVING as usize, "only {moved} transfers");
+    assert!(moved > 100 * moving() as usize, "only {moved} transfers");
 }

@@ -3,7 +3,7 @@
 //! In: plain data in base units (bytes, seconds, counts). Out: a picture with axes, units and a
 //! legend that can be read at a glance. A [`Chart`] is made by one of its constructors, one for
 //! each kind of picture, and drawn by [`Chart::to_svg`] or [`Chart::to_png`]; the PNG is the SVG,
-//! rendered. [`profile_charts`] and [`comparison`] are the charts that the tools draw. A
+//! rendered. [`StepRun`] is the picture of a step that was run. [`profile_charts`] and [`comparison`] are the charts that the tools draw. A
 //! [`Page`](page::Page) is what a report shows, and [`Page::to_html`](page::Page::to_html) the
 //! report. Nothing here decides anything about a training step, and the same data give the same
 //! bytes.
@@ -33,6 +33,7 @@ mod columns;
 mod comparison;
 mod error;
 mod frame;
+mod lanes;
 mod lines;
 pub mod page;
 mod png;
@@ -47,5 +48,6 @@ pub use chart::{Chart, Series};
 pub use columns::Columns;
 pub use comparison::{Compared, comparison};
 pub use error::ReportError;
+pub use lanes::{Piece, StepRun};
 pub use lines::Line;
 pub use profile::{Picture, batch_size_charts, profile_charts};

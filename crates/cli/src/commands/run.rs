@@ -359,6 +359,7 @@ fn report(
             "arena_bytes": fitted.predicted().arena.get(),
             "recomputed_runs": fitted.audit.recomputed,
             "predicted_overhead": fitted.planned.overhead(),
+            "predicted_time_us": fitted.planned.plan.time.get(),
             "rounds": fitted.rounds,
             "profile_seconds": staged.profile_time.as_secs_f64(),
             "plan_seconds": staged.plan_time.as_secs_f64(),
