@@ -116,6 +116,8 @@ struct Walk<'a> {
     channel: [f64; 2],
     /// Bytes in the store.
     held: i64,
+    /// The most that it held so far.
+    most_held: i64,
     /// In memory, idle, with a copy (complete or on its way) or none needed. Entries go stale.
     copied: BinaryHeap<Idle>,
     /// In memory, idle, without a copy. Entries go stale.
@@ -171,6 +173,7 @@ impl<'a> Walk<'a> {
             compute: 0.0,
             channel: [0.0; 2],
             held: 0,
+            most_held: 0,
             copied: BinaryHeap::new(),
             bare: BinaryHeap::new(),
             out: BTreeSet::new(),
@@ -334,6 +337,7 @@ impl<'a> Walk<'a> {
         self.steps.push(Step::Offload(StorageId(s as u32)));
         if !std::mem::replace(&mut self.places[s].stored, true) {
             self.held += self.lives.bytes[s];
+            self.most_held = self.most_held.max(self.held);
         }
         let place = &mut self.places[s];
         (place.leaves, place.copied) = (end, Some(end));
@@ -362,13 +366,15 @@ impl<'a> Walk<'a> {
     /// Decides that it lives in the store, which nothing so far contradicts.
     fn start_outside(&mut self, s: usize) -> Option<()> {
         let limit = self.store.limit.map_or(i64::MAX, crate::search::signed);
-        if self.held + self.lives.bytes[s] > limit {
+        // It was there all along, also when the store held most.
+        if self.most_held + self.lives.bytes[s] > limit {
             return None;
         }
         if !self.habits.state_first {
             self.could_be_out(s, self.at);
         }
         self.held += self.lives.bytes[s];
+        self.most_held += self.lives.bytes[s];
         let place = &mut self.places[s];
         (place.at_start, place.stored, place.copied) = (true, true, Some(0.0));
         Some(())
