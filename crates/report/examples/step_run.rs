@@ -33,12 +33,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let trace: Value = serde_json::from_slice(&std::fs::read(trace)?)?;
     let events = trace["traceEvents"].as_array().ok_or("a trace has events")?;
     let seconds = |event: &Value, name: &str| event[name].as_f64().unwrap_or(0.0) / 1e6;
-    let of = |category: &str| events.iter().filter(move |event| event["cat"] == category);
+    let of = |category: &'static str| events.iter().filter(move |event| event["cat"] == category);
     let counters = events.iter().filter(|event| event["ph"] == "C");
     let lanes = LANES.map(|(name, kinds)| {
         let kind = |name: &&str| KINDS.iter().position(|kind| kind.0 == *name);
         let mut pieces: Vec<Piece> = Vec::new();
-        for (name, kind) in kinds.iter().filter_map(|name| Some((name, kind(name)?))) {
+        for (name, kind) in kinds.iter().filter_map(|name| Some((*name, kind(name)?))) {
             pieces.extend(of(name).map(|event| {
                 let from = seconds(event, "ts");
                 Piece { from, to: from + seconds(event, "dur"), kind }
