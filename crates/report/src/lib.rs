@@ -3,10 +3,10 @@
 //! In: plain data in base units (bytes, seconds, counts). Out: a picture with axes, units and a
 //! legend that can be read at a glance. A [`Chart`] is made by one of its constructors, one for
 //! each kind of picture, and drawn by [`Chart::to_svg`] or [`Chart::to_png`]; the PNG is the SVG,
-//! rendered. [`StepRun`] is the picture of a step that was run. [`profile_charts`] and [`comparison`] are the charts that the tools draw. A
-//! [`Page`](page::Page) is what a report shows, and [`Page::to_html`](page::Page::to_html) the
-//! report. Nothing here decides anything about a training step, and the same data give the same
-//! bytes.
+//! rendered. [`profile_charts`] and [`comparison`] are the charts that the tools draw, and a
+//! [`StepRun`] is the picture of a step that was run. A [`Page`](page::Page) is what a report
+//! shows, and [`Page::to_html`](page::Page::to_html) the report. Nothing here decides anything
+//! about a training step, and the same data give the same bytes.
 //!
 //! ```
 //! use rekindle_report::{Axis, Bars, Chart, Series, Unit};
