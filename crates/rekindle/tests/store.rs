@@ -35,7 +35,14 @@ fn model(name: &str) -> Model {
 fn moving(model: &Model, plain: &Layout, percent: u64) -> Layout {
     let rate = Rate(1000.0);
     let store =
-        Store { out_rate: rate, in_rate: rate, latency: Micros(1.0), duplex: true, limit: None };
+        Store {
+            out_rate: rate,
+            in_rate: rate,
+            latency: Micros(1.0),
+            duplex: true,
+            limit: None,
+            activations_only: false,
+        };
     let budget = Bytes(plain.predicted().live.get() / 100 * percent);
     let plan = moves_within(plain.graph(), budget, store).expect("every node fits");
     let rewritten = rewrite(plain.graph(), &plan).expect("a valid plan");

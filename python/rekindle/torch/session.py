@@ -44,13 +44,15 @@ from rekindle.torch.interfaces import (
     is_whole,
     mark_boxed,
 )
-from rekindle.torch.joint import Joint
+from rekindle.torch.joint import Joint, tensors_of
 from rekindle.torch.lower import Lowered, lower
 from rekindle.torch.neighbours import is_larger, nearest, with_costs_of
 from rekindle.torch.outputs import cut_off, refusing
 from rekindle.torch.planning import Decide, PlannedGraph, TimedPlan, better_than, plan_joint
 from rekindle.torch.ranks import agree
 from rekindle.torch.several_graphs import GraphsOfStep, Others, Part, first_pass
+from rekindle.torch.stores import transfers_for, with_store
+from rekindle.torch.transfers import Transfers
 
 Compiler = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
 CAPTURE = "rekindle_capture"
@@ -148,6 +150,8 @@ class Session:
         makes.
         """
         self.outstanding = Outstanding()
+        self._transfers: Transfers | None = None
+        """What moves activations, for all graphs."""
         self._capture_numbers = itertools.count()
         self._captures: dict[int, Halves] = {}
         """Graphs whose two modules have not both been compiled yet."""
@@ -315,13 +319,23 @@ class Session:
         """Takes a joint graph, gives the forward and the backward of its plan."""
         self._note_split()
         joint = Joint(joint_module, num_fwd_outputs, static_lifetime_input_indices or ())
+        if self._transfers is None:
+            devices = [t.device for node in joint.primals for t in tensors_of(node)]
+            self._transfers = transfers_for(self.settings, devices)
         number, lowered = self._lower(joint)
         if self.state is State.RUNNING and number not in self._decided:
             self._go(State.COLLECTING)
         planned = self._plan(number, joint, lowered)
         self._collected[number] = self._running[number] = planned
         self.call.captured.append(number)
-        halves = Halves(number, planned, self.autocast, check=self.check, inductor=self.inductor)
+        halves = Halves(
+            number,
+            planned,
+            self.autocast,
+            check=self.check,
+            inductor=self.inductor,
+            transfers=self._transfers,
+        )
         capture = next(self._capture_numbers)
         self._captures[capture] = halves
         if planned.decided.is_first:
