@@ -110,7 +110,9 @@ pub enum ScheduleError {
     FreesPersistent { step: StepId, storage: StorageId },
     #[error("{step}: offloads storage {storage}, which is not live")]
     OffloadsDead { step: StepId, storage: StorageId },
-    #[error("{step}: offloads storage {storage}, which is persistent; the store is for activations")]
+    #[error(
+        "{step}: offloads storage {storage}, which is persistent; the store is for activations"
+    )]
     OffloadsPersistent { step: StepId, storage: StorageId },
     #[error("{step}: fetches storage {storage}, which is live")]
     FetchesLive { step: StepId, storage: StorageId },

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use rekindle_graph::{
-    Bytes, Effect, Graph, GraphParts, Micros, Node, NodeId, Phase, Rate, Role, Step, Storage, StorageId,
-    Store, Timeline, read_graph,
+    Bytes, Effect, Graph, GraphParts, Micros, Node, NodeId, Phase, Rate, Role, Step, Storage,
+    StorageId, Store, Timeline, read_graph,
 };
 use rekindle_plan::{
     Choice, Effort, NoWatch, Options, PlanError, Strategy, floor, floor_with_store, frontier, plan,
@@ -19,14 +19,7 @@ use rekindle_verify::verify;
 
 fn store(rate: f64, duplex: bool) -> Store {
     let (out_rate, in_rate) = (Rate(rate), Rate(rate));
-    Store {
-        out_rate,
-        in_rate,
-        latency: Micros(0.0),
-        duplex,
-        limit: None,
-        activations_only: false,
-    }
+    Store { out_rate, in_rate, latency: Micros(0.0), duplex, limit: None, activations_only: false }
 }
 
 fn options(effort: Effort, store: Option<Store>) -> Options {
@@ -323,7 +316,12 @@ fn a_store_for_activations_moves_nothing_else() {
         let alone = Options { store: None, ..options.clone() };
         let alone = smallest(&graph, &alone, &mut NoWatch).expect("a plan").plan;
         assert!(lowest.peak < alone.peak, "{name}");
-        let refused = plan(&graph, Bytes(floor(&graph).bytes.get() - 1), &Options { store: None, ..options.clone() }, &mut NoWatch);
+        let refused = plan(
+            &graph,
+            Bytes(floor(&graph).bytes.get() - 1),
+            &Options { store: None, ..options.clone() },
+            &mut NoWatch,
+        );
         let Err(PlanError::Infeasible(why)) = refused else {
             panic!("{name} cannot fit");
         };

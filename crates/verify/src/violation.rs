@@ -38,7 +38,9 @@ pub enum Violation {
     FetchesStale { step: StepId, storage: StorageId, name: String, updater: String },
     #[error("{step}: moves {storage} ({name}), and there is no store that way")]
     NoChannel { step: StepId, storage: StorageId, name: String },
-    #[error("{step}: offloads {storage} ({name}), which is persistent; the store is for activations")]
+    #[error(
+        "{step}: offloads {storage} ({name}), which is persistent; the store is for activations"
+    )]
     OffloadsPersistent { step: StepId, storage: StorageId, name: String },
     #[error("stored at the start: there is no storage {storage}")]
     StoresUnknown { storage: StorageId },

@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
-import os
 import types
 import weakref
 from collections.abc import Callable
@@ -27,12 +26,12 @@ from typing import Any
 import torch
 
 from rekindle.errors import InvalidInput, RekindleError, UnsupportedOption
-from rekindle.settings import HOST, Budget, Differentiated, Settings, TimeSource
+from rekindle.settings import Budget, Differentiated, Settings, TimeSource
 from rekindle.torch.environment import check_module, check_optimizer, check_torch
 from rekindle.torch.inductor import require_compiler
 from rekindle.torch.runner import Runner
 from rekindle.torch.session import Session
-from rekindle.torch.stores import check_devices
+from rekindle.torch.stores import Offload, check_devices, options_of
 
 _sessions: weakref.WeakKeyDictionary[Any, Session] = weakref.WeakKeyDictionary()
 """Those of backends."""
@@ -44,7 +43,7 @@ def compile(
     *,
     profile: TimeSource = "measure",
     strategy: str = "search",
-    offload: str | os.PathLike[str] | None = None,
+    offload: Offload = None,
     offload_limit: int | str | None = None,
     store: str | None = None,
     check: bool = False,
@@ -93,6 +92,11 @@ def compile(
     check_torch()
     check_module(module)
     _refuse_planned(module)
+    if inductor and offload is not None:
+        raise UnsupportedOption(
+            "Inductor fuses and reorders what it compiles, and copies to a store must stay where "
+            "the plan has them: leave offload or inductor=True out"
+        )
     if inductor:
         require_compiler(part.device for part in module.parameters())
     settings = Settings(
@@ -102,7 +106,7 @@ def compile(
         effort,
         time_limit,
         differentiated,
-        **_moving(offload, offload_limit, store, inductor),
+        **options_of(offload, offload_limit, store),
     )
     check_devices(settings, (part.device for part in module.parameters()))
     session = _session(settings, optimizer, check, inductor)
@@ -140,25 +144,6 @@ def backend(
     function = session.backend()
     _sessions[function] = session
     return function
-
-
-def _moving(
-    offload: str | os.PathLike[str] | None,
-    limit: int | str | None,
-    store: str | None,
-    inductor: bool,
-) -> dict[str, Any]:
-    """What of the settings says where activations go."""
-    if offload is None and store is not None:
-        raise InvalidInput("store says how fast offload= is: say where activations go, too")
-    if offload is not None and inductor:
-        raise UnsupportedOption(
-            "Inductor fuses and reorders what it compiles, and copies to a store must stay where "
-            "the plan has them: leave offload or inductor=True out"
-        )
-    if isinstance(offload, os.PathLike) or (isinstance(offload, str) and offload != HOST):
-        offload = os.path.abspath(offload)
-    return {"offload": offload, "offload_limit": limit, "store": store}
 
 
 def _session(

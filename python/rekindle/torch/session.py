@@ -265,7 +265,7 @@ class Session:
             numbers, step = self._step()
             budget = self._allowed(step.plain_peak)
             digests = "".join(part.graph.digest for part in step.parts)
-            decided = agree(digests, lambda: step.plan(self.settings, budget))
+            decided = agree(digests, lambda: step.plan(with_store(self.settings), budget))
         except RekindleError as error:
             self._go(State.FAILED)
             self.failure = error
@@ -289,7 +289,10 @@ class Session:
         if number not in self._parts:
             planned = self._collected[number]
             self._parts[number] = Part(
-                planned.graph, planned.lowered.boundary, planned.joint.input_gradient_bytes
+                planned.graph,
+                planned.lowered.boundary,
+                planned.joint.input_gradient_bytes,
+                with_store(self.settings).store,
             )
         return self._parts[number]
 
@@ -400,8 +403,9 @@ class Session:
             gradients=gradients - sum(self._part(number).gradients for number in set(before)),
         )
         size = joint.input_gradient_bytes
+        settings = with_store(self.settings)
         return lambda graph, boundary: first_pass(
-            Part(graph, boundary, size), self.settings, others
+            Part(graph, boundary, size, settings.store), settings, others
         )
 
     def held(self, joint: Joint) -> dict[str, int]:

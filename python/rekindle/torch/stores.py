@@ -7,16 +7,33 @@ store that the planner plans with. A store is measured once in a process, unless
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 
-from rekindle.errors import UnsupportedOption
+from rekindle.errors import InvalidInput, UnsupportedOption
 from rekindle.settings import HOST, Settings
 from rekindle.torch.file_store import FileStore
 from rekindle.torch.host_store import CudaStreams, HostStore
 from rekindle.torch.store_speed import measure
 from rekindle.torch.transfers import Transfers
+
+
+Offload = str | os.PathLike[str] | None
+"""A folder, or `"host"`."""
+
+
+def options_of(offload: Offload, limit: int | str | None, store: str | None) -> dict[str, Any]:
+    """What of the settings says where activations go. A folder is the same whatever the current one
+    is later.
+    """
+    if offload is None and store is not None:
+        raise InvalidInput("store says how fast offload= is: say where activations go, too")
+    if isinstance(offload, os.PathLike) or (isinstance(offload, str) and offload != HOST):
+        offload = os.path.abspath(offload)
+    return {"offload": offload, "offload_limit": limit, "store": store}
 
 
 def transfers_for(settings: Settings, devices: Iterable[torch.device]) -> Transfers | None:
