@@ -152,8 +152,8 @@ class _File:
         held = self.room.held
         if self.limit is not None and held + rounded > self.limit:
             raise StoreFailed(
-                f"the store in {self.disk.folder} holds {held} bytes and may hold {self.limit}, and "
-                f"{size} more are to go there: an earlier forward waits for its backward; call "
+                f"the store in {self.disk.folder} holds {held} bytes and may hold {self.limit}, "
+                f"and {size} more are to go there: an earlier forward waits for its backward; call "
                 "backward after each forward, or give a larger offload_limit"
             )
         place = Place(self, self.room.take(rounded), size)

@@ -61,7 +61,7 @@ class CudaStreams:
         """See `Streams`."""
         return torch.empty(size, dtype=torch.uint8, pin_memory=True)
 
-    def computed(self) -> torch.cuda.Event:
+    def computed(self) -> Any:
         """See `Streams`."""
         return torch.cuda.current_stream(self.device).record_event()
 
@@ -70,8 +70,8 @@ class CudaStreams:
         way: int,
         target: torch.Tensor,
         source: torch.Tensor,
-        after: list[torch.cuda.Event],
-    ) -> torch.cuda.Event:
+        after: list[Any],
+    ) -> Any:
         """See `Streams`."""
         stream = self.ways[way]
         for moment in after:
@@ -80,7 +80,7 @@ class CudaStreams:
             target.copy_(source, non_blocking=True)
         return stream.record_event()
 
-    def wait(self, moment: torch.cuda.Event) -> None:
+    def wait(self, moment: Any) -> None:
         """See `Streams`."""
         torch.cuda.current_stream(self.device).wait_event(moment)
 

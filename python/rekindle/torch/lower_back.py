@@ -9,9 +9,10 @@ its operation makes, a view in those of what it views, a placeholder of the back
 value that the forward hands over at its position. Which value of the joint graph a value stands for
 is what its `meta` claims; that claim is compared with what the module calls, argument by argument.
 
-Transfers are nodes too: an `offload` writes a token of no bytes, a `fetch` reads one and makes a new
-copy, and a `wait` that nobody reads is the last use of what is given back there. A `wait` that is
-read gives another name to what it waited for; what reads it without has not waited.
+Transfers are nodes too: an `offload` writes a token of no bytes, a `fetch` reads one and makes a
+new copy, and a `wait` that nobody reads is the last use of what is given back there. A `wait` that
+is read gives another name to what it waited for; whoever reads what was fetched under its first
+name has not waited.
 
 Two graphs are made of this:
 * *as planned*, for the checker: the same storages with the same sizes as in the plan's graph. It
@@ -121,8 +122,7 @@ class _Value:
 
 @dataclass
 class _Run:
-    """An operation of a module, an input of the step, the moment between the modules, or a transfer.
-    """
+    """An operation of a module, a transfer, an input of the step, or the moment between them."""
 
     step: tuple[str, int]
     """What it stands for, as a plan has it."""
@@ -261,7 +261,7 @@ class _LowerBack:
                 self.take_value(f"{half}.{node.name}", node)
 
     def original_of(self, name: str, node: fx.Node) -> fx.Node:
-        original = self.named.get(node.meta.get(ORIGIN, ""))
+        original: fx.Node | None = self.named.get(node.meta.get(ORIGIN, ""))
         if original is None:
             raise InvalidInput(f"{name} stands for nothing in the joint graph")
         return original
@@ -272,9 +272,10 @@ class _LowerBack:
         given = [self.values[value] for value in _nodes_in(node.args)]
         # Whole storages move, each by the one value that it was made for.
         is_right = all(value.origin is original for value in given) and not node.kwargs
-        is_right = is_right and [value.is_token for value in given] in FORMS[node.target]
+        what = transfers.name_of(node)
+        is_right = is_right and [value.is_token for value in given] in FORMS[what]
         if not is_right or len(self.joint.held(original)) != 1:
-            raise InvalidInput(f"{name} is no {node.target.__name__} of {original.name}")
+            raise InvalidInput(f"{name} is no {what} of {original.name}")
         (storage,) = self.joint.held(original)
         reads = [value.storages[storage.index] for value in given]
         if node.target is not transfers.wait:
@@ -294,7 +295,7 @@ class _LowerBack:
     ) -> None:
         if node.target is transfers.offload:
             self.refuse_early(name, reads)
-        what: str = node.target.__name__  # type: ignore[union-attr]
+        what = transfers.name_of(node)
         step = "free" if node.target is transfers.wait else what
         self.runs.append(_Run((step, storage), name, what, reads, writes))
 
@@ -493,11 +494,7 @@ class _LowerBack:
         )
 
 
-FORMS = {
-    transfers.offload: ([False],),
-    transfers.fetch: ([True],),
-    transfers.wait: ([False], [False, True]),
-}
+FORMS = {"offload": ([False],), "fetch": ([True],), "wait": ([False], [False, True])}
 """Which of the arguments of a transfer are tokens."""
 
 

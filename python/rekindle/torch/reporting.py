@@ -26,7 +26,7 @@ class GraphReport:
     peak: int
     """The predicted peak of the step."""
     time: float
-    """When the step is done by the plan, in microseconds: all operations, and what they wait for."""
+    """When the step is done by the plan, in microseconds: operations, and what they wait for."""
     plain_time: float
     bound: float | None
     """No plan under the budget takes less; None if the plan is from disk."""
@@ -92,8 +92,8 @@ class GraphReport:
             return []
         return [
             f"  moves {_mib(moved.moved_out)} out and {_mib(moved.moved_in)} back: "
-            f"{moved.hidden / 1e3:.1f} ms hidden, {moved.waited / 1e3:.1f} ms waited for; the store "
-            f"({self.store}) holds up to {_mib(moved.store_peak)}"
+            f"{moved.hidden / 1e3:.1f} ms hidden, {moved.waited / 1e3:.1f} ms waited for; the "
+            f"store ({self.store}) holds up to {_mib(moved.store_peak)}"
         ]
 
     def _measured_text(self) -> list[str]:

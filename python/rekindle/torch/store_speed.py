@@ -1,4 +1,4 @@
-"""How fast a store is: both ways, what each copy takes besides its bytes, and whether the directions
+"""How fast a store is both ways, what each copy takes besides its bytes, and whether the directions
 disturb each other.
 
 In: `Transfers`, as a step uses them. Out: text that the planner reads as a store. A copy of b bytes
@@ -8,6 +8,7 @@ activations are.
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 from collections.abc import Callable
@@ -66,7 +67,7 @@ class _Copies:
     def median(self, way: str) -> float:
         """Seconds that a copy takes."""
         copy: Callable[[int], None] = getattr(self, way)
-        return statistics.median(self._seconds(lambda at=at: copy(at)) for at in range(COPIES))
+        return statistics.median(self._seconds(functools.partial(copy, at)) for at in range(COPIES))
 
     def both(self) -> float:
         """Seconds for all copies of both directions at once."""

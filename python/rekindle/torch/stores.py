@@ -40,22 +40,21 @@ def transfers_for(settings: Settings, devices: Iterable[torch.device]) -> Transf
     """What moves activations of these devices to the store and back; None if there is no store."""
     if settings.offload is None:
         return None
-    check_devices(settings, devices)
-    return _transfers(settings.offload, settings.offload_bytes)
+    device = check_devices(settings, devices)
+    return _transfers(settings.offload, device, settings.offload_bytes)
 
 
-def _transfers(offload: str, limit: int | None) -> Transfers:
+def _transfers(offload: str, device: torch.device, limit: int | None = None) -> Transfers:
     if offload == HOST:
-        device = torch.device("cuda", torch.cuda.current_device())
         return Transfers(HostStore(CudaStreams(device), limit))
     return Transfers(FileStore(offload, limit))
 
 
-def check_devices(settings: Settings, devices: Iterable[torch.device]) -> None:
-    """Refuses a store that does not suit where the model is."""
-    found = sorted({str(device) for device in devices if device.type != "meta"} - {"cpu"})
+def check_devices(settings: Settings, devices: Iterable[torch.device]) -> torch.device:
+    """Where the model is. Refuses a store that does not suit that."""
+    found = sorted({str(device) for device in devices} - {"cpu"})
     if settings.offload is None:
-        return
+        return torch.device("cpu")
     if len(found) > 1:
         raise UnsupportedOption(
             f"offload= moves activations of one device, and the model is on {', '.join(found)}"
@@ -67,9 +66,10 @@ def check_devices(settings: Settings, devices: Iterable[torch.device]) -> None:
         )
     if settings.offload != HOST and found:
         raise UnsupportedOption(
-            f'offload= with a folder is for models on the CPU, and this one is on {found[0]}: give '
+            f"offload= with a folder is for models on the CPU, and this one is on {found[0]}: give "
             f'offload="{HOST}", and activations go to pinned memory'
         )
+    return torch.device(found[0] if found else "cpu")
 
 
 def with_store(settings: Settings) -> Settings:
@@ -82,4 +82,4 @@ def with_store(settings: Settings) -> Settings:
 @functools.cache
 def _speed(offload: str) -> str:
     device = torch.device("cuda" if offload == HOST else "cpu")
-    return measure(_transfers(offload, None), device)
+    return measure(_transfers(offload, device), device)

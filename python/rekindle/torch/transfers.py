@@ -89,6 +89,11 @@ def wait(_value: torch.Tensor, *_tokens: torch.Tensor) -> torch.Tensor:
 NODES = (offload, fetch, wait)
 
 
+def name_of(node: fx.Node) -> str:
+    """Which of `NODES` a node is."""
+    return next(kind.__name__ for kind in NODES if kind is node.target)
+
+
 def _unbound() -> RekindleError:
     return RekindleError(
         "this module moves values to a store, and none was given: run it through a planned module"
@@ -119,7 +124,7 @@ class Transfers:
             value.stride(),
             int(value.storage_offset()),
         )
-        token = torch.empty(0)
+        token = torch.empty(0, dtype=torch.uint8)
         setattr(token.untyped_storage(), COPY, copy)
         return token
 
