@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from rekindle.torch.host_store import IN, OUT
+from rekindle.torch.interfaces import without_modes
 
 
 @dataclass(eq=False)
@@ -40,7 +41,9 @@ class StandIn:
         self.done = [0, 0]
 
     def pinned(self, size: int) -> torch.Tensor:
-        return torch.empty(size, dtype=torch.uint8)
+        # It is the host's, and not counted.
+        with without_modes():
+            return torch.empty(size, dtype=torch.uint8)
 
     def computed(self) -> None:
         return None
@@ -72,13 +75,16 @@ class StandIn:
         if not ready:
             return
         copy = self.dice.choice(ready).popleft()
-        storage = copy.device()
+        with without_modes():
+            self.do(copy, copy.device())
+        copy.is_done = True
+        self.done[copy.way] += 1
+
+    def do(self, copy: Copy, storage: Any) -> None:
         if storage is None:
             self.given_back += 1
             copy.host.fill_(255)
-        else:
-            memory = torch.empty(0, dtype=torch.uint8).set_(storage)
-            pair = (copy.host, memory) if copy.way == OUT else (memory, copy.host)
-            pair[0].copy_(pair[1])
-        copy.is_done = True
-        self.done[copy.way] += 1
+            return
+        memory = torch.empty(0, dtype=torch.uint8).set_(storage)
+        pair = (copy.host, memory) if copy.way == OUT else (memory, copy.host)
+        pair[0].copy_(pair[1])

@@ -165,31 +165,33 @@ class _File:
         def write() -> None:
             place.file.disk.write(place.offset, source.data_ptr(), place.size)
 
-        return self.out.begin(write)
+        return self.out.begin(write, f"write to the store's file in {self.disk.folder}")
 
     def copy_in(self, place: Place, target: torch.UntypedStorage, after: Event) -> Event:
         def read() -> None:
             after.wait()
             place.file.disk.read(place.offset, target.data_ptr(), place.size)
 
-        return self.back.begin(read)
+        return self.back.begin(read, f"read from the store's file in {self.disk.folder}")
 
 
 class _Done:
     """The end of a copy that a thread makes."""
 
-    def __init__(self) -> None:
+    def __init__(self, what: str) -> None:
+        self.what = what
         self._is_over = threading.Event()
-        self._error: Exception | None = None
+        self._failure: str | None = None
+        """In words, because an error holds what was at hand where it was raised."""
 
-    def finish(self, error: Exception | None) -> None:
-        self._error = error
+    def finish(self, failure: str | None) -> None:
+        self._failure = failure
         self._is_over.set()
 
     def wait(self) -> None:
         self._is_over.wait()
-        if self._error is not None:
-            raise self._error
+        if self._failure is not None:
+            raise StoreFailed(self._failure)
 
 
 class _Channel:
@@ -199,8 +201,8 @@ class _Channel:
         self.jobs: SimpleQueue[tuple[Job, _Done] | None] = SimpleQueue()
         threading.Thread(target=_work, args=(self.jobs,), name=name, daemon=True).start()
 
-    def begin(self, job: Job) -> _Done:
-        done = _Done()
+    def begin(self, job: Job, what: str) -> _Done:
+        done = _Done(what)
         self.jobs.put((job, done))
         return done
 
@@ -211,15 +213,15 @@ def _work(jobs: SimpleQueue[tuple[Job, _Done] | None]) -> None:
         if entry is None:
             return
         job, done = entry
-        error = None
+        failure = None
         try:
             job()
-        except Exception as raised:  # Whoever waits for it is told.
-            error = raised.with_traceback(None)
+        except Exception as error:  # Whoever waits for it is told.
+            failure = _failure(done.what, error)
         # What the job holds is let go of before anybody can have waited for it.
         del job, entry
-        done.finish(error)
-        del done, error
+        done.finish(failure)
+        del done
 
 
 class _Disk:
@@ -230,44 +232,36 @@ class _Disk:
         try:
             self.descriptor = _open(folder)
         except OSError as error:
-            raise _failed("make a file for the store", folder, error) from None
+            what = f"make a file for the store in {folder}"
+            raise StoreFailed(_failure(what, error)) from None
         self.is_direct = is_direct and _make_direct(self.descriptor)
         self.blocks = (_Block(), _Block()) if self.is_direct else None
         """For writes and for reads."""
 
     def write(self, offset: int, address: int, size: int) -> None:
-        with self._named("write to the store's file"):
-            for at in range(0, size, REQUEST):
-                count = min(REQUEST, size - at)
-                if self.blocks is None:
-                    self._write_all(_memory(address + at, count), offset + at)
-                else:
-                    block = self.blocks[0]
-                    ctypes.memmove(block.address, address + at, count)
-                    self._write_all(block.first(count), offset + at)
+        for at in range(0, size, REQUEST):
+            count = min(REQUEST, size - at)
             if self.blocks is None:
-                os.fdatasync(self.descriptor)
-                self._drop_cached(offset, size)
+                self._write_all(_memory(address + at, count), offset + at)
+            else:
+                block = self.blocks[0]
+                ctypes.memmove(block.address, address + at, count)
+                self._write_all(block.first(count), offset + at)
+        if self.blocks is None:
+            os.fdatasync(self.descriptor)
+            self._drop_cached(offset, size)
 
     def read(self, offset: int, address: int, size: int) -> None:
-        with self._named("read from the store's file"):
-            for at in range(0, size, REQUEST):
-                count = min(REQUEST, size - at)
-                if self.blocks is None:
-                    self._read_all(_memory(address + at, count), offset + at)
-                else:
-                    block = self.blocks[1]
-                    self._read_all(block.first(count), offset + at)
-                    ctypes.memmove(address + at, block.address, count)
+        for at in range(0, size, REQUEST):
+            count = min(REQUEST, size - at)
             if self.blocks is None:
-                self._drop_cached(offset, size)
-
-    @contextlib.contextmanager
-    def _named(self, what: str):  # type: ignore[no-untyped-def]
-        try:
-            yield
-        except OSError as error:
-            raise _failed(what, self.folder, error) from None
+                self._read_all(_memory(address + at, count), offset + at)
+            else:
+                block = self.blocks[1]
+                self._read_all(block.first(count), offset + at)
+                ctypes.memmove(address + at, block.address, count)
+        if self.blocks is None:
+            self._drop_cached(offset, size)
 
     def _write_all(self, view: memoryview, offset: int) -> None:
         done = 0
@@ -345,6 +339,11 @@ ADVICE = {
 }
 
 
-def _failed(what: str, folder: str, error: OSError) -> StoreFailed:
-    advice = ADVICE.get(error.errno or 0, "check the disk, or choose a folder on another one")
-    return StoreFailed(f"cannot {what} in {folder}: {error.strerror or error}; {advice}")
+def _failure(what: str, error: Exception) -> str:
+    """What went wrong, and what to do about it."""
+    if isinstance(error, StoreFailed):
+        return str(error)
+    number = error.errno if isinstance(error, OSError) else None
+    advice = ADVICE.get(number or 0, "check the disk, or choose a folder on another one")
+    reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    return f"cannot {what}: {reason}; {advice}"

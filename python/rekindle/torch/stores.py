@@ -17,6 +17,7 @@ from rekindle.errors import InvalidInput, UnsupportedOption
 from rekindle.settings import HOST, Settings
 from rekindle.torch.file_store import FileStore
 from rekindle.torch.host_store import CudaStreams, HostStore
+from rekindle.torch.interfaces import without_modes
 from rekindle.torch.store_speed import measure
 from rekindle.torch.transfers import Transfers
 
@@ -82,4 +83,6 @@ def with_store(settings: Settings) -> Settings:
 @functools.cache
 def _speed(offload: str) -> str:
     device = torch.device("cuda" if offload == HOST else "cpu")
-    return measure(_transfers(offload, device), device)
+    # A graph is planned in a mode whose tensors have no contents; these have.
+    with without_modes():
+        return measure(_transfers(offload, device), device)
