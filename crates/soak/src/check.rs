@@ -123,7 +123,8 @@ fn check_not_slower(
     Ok(())
 }
 
-/// From far too slow to faster than compute, now and then with one way only, a limit, or for activations alone.
+/// From far too slow to faster than compute, now and then with one way only, a limit, or for
+/// activations alone.
 fn random_store(graph: &Graph, random: &mut Random) -> Store {
     let natural = Timeline::natural(graph);
     // What moves all bytes of the peak once in the time of the plain step.
