@@ -589,6 +589,10 @@ class Asked(Offloading):
             self.assertEqual(len(planned), 2)
             self.assertTrue(all(graph.plan.store for graph in planned))
             self.assertLessEqual(peak_of(model, (x,)), 600 << 10)
+            tight = rekindle.compile(module, "300KiB", store=STORE, **options)
+            tight(x)
+            with self.assertRaisesRegex(rekindle.InfeasibleBudget, "without the store: [0-9]+"):
+                tight(x)
 
 
 for _name in FAMILY_NAMES:

@@ -242,26 +242,37 @@ class GraphsOfStep:
             for number in sorted(set(self.runs))
         )
 
-    def _infeasible(self, budget: int) -> InfeasibleBudget:
-        """The error, with the smallest budget for which the parts have plans, to a hundredth."""
-        low, high = budget, max(self.plain_peak, budget)
+    def _smallest(self, above: int) -> int:
+        """The smallest budget for which the parts have plans, to a hundredth."""
+        low, high = above, max(self.plain_peak, above)
         while high - low > high // 100:
             middle = (low + high) // 2
             if self._fits(middle, 0.0):
                 high = middle
             else:
                 low = middle
+        return high
+
+    def _without_store(self) -> GraphsOfStep:
+        parts = [Part(part.graph, part.boundary, part.input_gradients) for part in self.parts]
+        return GraphsOfStep(parts, self.runs, self.resident)
+
+    def _infeasible(self, budget: int) -> InfeasibleBudget:
+        """The error, with the smallest budget for which the parts have plans."""
+        smallest, without = self._smallest(budget), ""
+        if any(part.store is not None for part in self.parts):
+            without = f"  without the store: {self._without_store()._smallest(budget)} bytes\n"
         floors = [
             held + part.graph.floor for held, part in zip(self.held(0.0), self.parts, strict=True)
         ]
         tightest = floors.index(max(floors))
         return InfeasibleBudget(
             f"no plans for the {len(self.runs)} graphs of the step fit together in {budget} bytes\n"
-            f"  smallest budget with known plans: {high} bytes\n"
+            f"  smallest budget with known plans: {smallest} bytes\n{without}"
             f"  the tightest is graph {tightest}, while others hold "
             f"{self.held(0.0)[tightest]} bytes",
             budget,
-            high,
+            smallest,
             max(floors),
             f"graph {tightest}",
         )
