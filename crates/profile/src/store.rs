@@ -201,6 +201,7 @@ impl Probe<'_> {
             latency: Micros((out.latency + back.latency) / 2.0),
             duplex,
             limit: None,
+            activations_only: false,
         }
     }
 }
