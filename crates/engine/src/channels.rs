@@ -5,8 +5,8 @@
 //! the same time; a channel takes its moves in their order. Nothing allocates during a step.
 //!
 //! Invariant: a move begins when all those that it must come after have ended; these were all begun
-//! before it, so somebody can always go on. After a fault or a panic no bytes are moved any more, no
-//! move ends, and whoever waits is told.
+//! before it, so somebody can always go on. After a fault or a panic no bytes are moved any more,
+//! no move ends, and whoever waits is told.
 
 use std::any::Any;
 use std::collections::VecDeque;

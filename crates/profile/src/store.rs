@@ -29,8 +29,8 @@ const FILE: usize = 256 << 20;
 const TURN: usize = 64 << 20;
 /// Transfers of the smaller size in one turn.
 const SMALL_TRANSFERS: u64 = 8;
-/// How long turns go on. In ten runs on a virtual disk whose speed drifts by a quarter, the rates
-/// of a second and a half differed by a tenth, those of a quarter of a second by a factor of two.
+/// How long turns go on. On a virtual disk the rate of a gigabyte and a half differed by a quarter
+/// from one time to the next, so less than that says little.
 const ENOUGH: Duration = Duration::from_millis(1500);
 /// The most turns, where a store is as fast as memory.
 const MOST_TURNS: usize = 16;
