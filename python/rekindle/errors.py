@@ -11,6 +11,7 @@ __all__ = [
     "CannotCarryOver",
     "CheckFailed",
     "CompilerMissing",
+    "DoesNotFit",
     "ForeignBudget",
     "InfeasibleBudget",
     "InvalidInput",
@@ -139,3 +140,7 @@ class CannotCarryOver(UnsupportedGraph):
 
 class AnotherGraph(RekindleError):
     """A plan that was made for another step than the one that is to run."""
+
+
+class DoesNotFit(RekindleError):
+    """A device's allocator would need more memory than there is."""

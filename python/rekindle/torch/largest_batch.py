@@ -54,7 +54,7 @@ def max_batch(
     Sizes are doubled while they fit, then halved in; the peak is taken to grow with the batch.
     Nothing of the model runs. What counts is what `compile` counts.
     """
-    check_module(model)
+    check_module(model, is_run=False)
     check_optimizer(optimizer)
     settings = Settings(budget, "roofline", strategy, FEASIBLE_EFFORT)
     allowed = settings.bytes_without_share

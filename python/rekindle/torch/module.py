@@ -21,6 +21,7 @@ import inspect
 import types
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ from rekindle.torch.environment import check_module, check_optimizer, check_torc
 from rekindle.torch.inductor import require_compiler
 from rekindle.torch.runner import Runner
 from rekindle.torch.session import Session
+from rekindle.torch.target.saved import SavedStep
 
 _sessions: weakref.WeakKeyDictionary[Any, Session] = weakref.WeakKeyDictionary()
 """Those of backends."""
@@ -38,8 +40,9 @@ _sessions: weakref.WeakKeyDictionary[Any, Session] = weakref.WeakKeyDictionary()
 
 def compile(
     module: torch.nn.Module,
-    budget: Budget,
+    budget: Budget | None = None,
     *,
+    plan: str | Path | None = None,
     profile: TimeSource = "measure",
     strategy: str = "search",
     offload: bool = False,
@@ -76,6 +79,10 @@ def compile(
     and `report` tells it; above the budget there is an `OverBudget` warning. `offload` is refused:
     plans keep or recompute.
 
+    `plan`: a file that `rekindle.torch.trace(…).plan(…).save` has written, here or elsewhere. It
+    takes the place of a budget, and nothing is timed or planned. Where the step that is captured is
+    not the one that was planned, an `AnotherGraph` error says in what they differ.
+
     The module that was given is not changed, and shares everything with the planned one. Each call
     has a budget of its own: of a model with several planned parts, none counts what the others
     hold. Copies (`copy.deepcopy`, `pickle`, `torch.save`) have the same settings and make their own
@@ -92,9 +99,15 @@ def compile(
         )
     if inductor:
         require_compiler(part.device for part in module.parameters())
-    settings = Settings(budget, profile, strategy, effort, time_limit, differentiated)
+    if (budget is None) is (plan is None):
+        raise InvalidInput("give a budget, or a plan that was made for one")
+    given = SavedStep.read(plan) if plan is not None else None
+    allowed = given.plan.budget if given is not None else budget
+    assert allowed is not None
+    settings = Settings(allowed, profile, strategy, effort, time_limit, differentiated)
     session = _session(settings, optimizer, check, inductor)
     session.wait = wait
+    session.given = given
     return _planned(module, session)
 
 
