@@ -211,11 +211,11 @@ class AGpu(TargetCase):
         self.assertEqual(scratch_of(backward), 4 * 4 * 128 * 33 * 4)
 
     def test_the_table_is_what_cuda_does(self) -> None:
-        """Every substitution but attention is compared with PyTorch's own dispatch for CUDA when a
-        step is captured; without it, the comparison refuses the step.
+        """Substitutions are compared with PyTorch's own dispatch for CUDA when a step is captured:
+        without one, the comparison refuses the step. Attention and fused norms it cannot see.
         """
         device = device_named("A100-80GB")
-        for gone in SUBSTITUTIONS[1:]:
+        for gone in SUBSTITUTIONS[1:-1]:
             self.assertIn("aten/src/ATen/native", gone.source)
             left = tuple(s for s in SUBSTITUTIONS if s is not gone)
             with (
