@@ -1,8 +1,8 @@
 """Well-known models, from their configurations and without weights, planned for an 80 GB GPU.
 
 Each model runs in a process of its own: `python python/bench/devices.py NAME` prints a header and
-one line of CSV. All bytes are predictions; seconds and the memory of the process
-are measured here. `cargo xtask bench devices` archives them.
+one line of CSV. All bytes are predictions; processor seconds and the memory
+of the process are measured here. `cargo xtask bench devices` archives them.
 """
 
 from __future__ import annotations
@@ -120,14 +120,14 @@ def mixtral() -> tuple[nn.Module, Any]:
     config._experts_implementation = "grouped_mm"
     model = MixtralForCausalLM(config)
     model.loss_type = "ForCausalLM"
-    return Language(model), _tokens(32000, 8, 4096)
+    return Language(model), _tokens(32000, 4, 4096)
 
 
 def vit_large() -> tuple[nn.Module, Any]:
     import timm
 
     model = timm.create_model("vit_large_patch16_224", num_classes=1000)
-    return Pictures(model), (torch.empty(512, 3, 224, 224), torch.zeros(512, dtype=torch.long))
+    return Pictures(model), (torch.empty(256, 3, 224, 224), torch.zeros(256, dtype=torch.long))
 
 
 def sd3() -> tuple[nn.Module, Any]:
@@ -173,9 +173,9 @@ CASES = {
         source="torchtune README: LoRA; batch 2; with checkpoints; other lengths",
     ),
     "mixtral-8x7b": Case(
-        "bf16; one of eight pipeline stages; AdamW in bf16; 8 × 4096", mixtral, dtype=HALF
+        "bf16; one of eight pipeline stages; AdamW in bf16; 4 × 4096", mixtral, dtype=HALF
     ),
-    "vit-l": Case("304M; autocast bf16; AdamW; 512 × 224²", vit_large, autocast=HALF),
+    "vit-l": Case("304M; autocast bf16; AdamW; 256 × 224²", vit_large, autocast=HALF),
     "sd3": Case("medium; bf16; AdamW in bf16; 16 × 1024²", sd3, dtype=HALF),
 }
 
@@ -189,7 +189,7 @@ def row(name: str) -> str:
         batch = torch.utils._pytree.tree_map_only(torch.Tensor, _with_contents, batch)
     trained = [part for part in model.parameters() if part.requires_grad]
     optimizer = torch.optim.AdamW(trained)
-    begin = time.perf_counter()
+    begin = time.process_time()
     step = trace(
         model,
         batch,
@@ -199,9 +199,9 @@ def row(name: str) -> str:
         optimizer=optimizer,
         name=name,
     )
-    captured = time.perf_counter()
+    captured = time.process_time()
     plan = step.plan(BUDGET)
-    planned = time.perf_counter()
+    planned = time.process_time()
     assert plan.footprint is not None
     plain = rekindle._native.footprint(step.graph)
     device = f"{DEVICE} (predicted)"

@@ -1,9 +1,9 @@
 //! `cargo xtask bench devices [MODEL…]`: well-known models planned for a GPU that is not here,
 //! archived under `bench/runs`.
 //!
-//! Runs `python/bench/devices.py` for each model in a process of its own. Bytes and times of the GPU
-//! are predictions; the seconds and the memory of the planning are measured. Fails if a plan does
-//! not hold in its budget, or took more than minutes or a few gibibytes here.
+//! Runs `python/bench/devices.py` for each model in a process of its own. Bytes and times of the
+//! GPU are predictions; the seconds and the memory of the planning are measured. Fails if a plan
+//! does not hold in its budget, or took more than minutes or a few gibibytes here.
 
 use std::fmt::Write as _;
 
@@ -71,8 +71,8 @@ fn claim(model: &str, row: &Row) -> Claim {
     let holds =
         needed <= row.number("budget") && seconds <= MOST_SECONDS && memory <= MOST_MEBIBYTES;
     let text = format!(
-        "{model}: predicted {:.1} GiB of {:.0} with margins, planned in {seconds:.0} s and {memory:.0} \
-         MiB here",
+        "{model}: predicted {:.1} GiB of {:.0} with margins, planned in {seconds:.0} s and \
+         {memory:.0} MiB here",
         gibibytes(needed),
         gibibytes(row.number("budget")),
     );

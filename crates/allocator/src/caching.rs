@@ -165,7 +165,7 @@ impl Caching {
         Bytes(self.highest_reserved)
     }
 
-    /// How often the limit was met, and cached segments were given back: each time the device waits.
+    /// How often the limit was met, and cached segments were given back; the device waits then.
     pub fn given_back(&self) -> u32 {
         self.given_back
     }
@@ -472,8 +472,7 @@ mod tests {
         assert_eq!(reserved(Segments::Expandable), mib(40));
     }
 
-    /// At the limit two free segments of 12 MiB make room for one of 24; a third that is in use does
-    /// not.
+    /// At the limit two free segments of 12 MiB make room for one of 24; one in use does not.
     #[test]
     fn at_the_limit_free_segments_are_given_back() {
         let mut allocator = Caching::new(Segments::Fixed).with_limit(mib(36));
