@@ -32,6 +32,7 @@ from rekindle.torch.environment import check_module, check_optimizer, check_torc
 from rekindle.torch.inductor import require_compiler
 from rekindle.torch.runner import Runner
 from rekindle.torch.session import Session
+from rekindle.torch.stores import Offload, check_devices, options_of
 from rekindle.torch.target.saved import SavedStep
 
 _sessions: weakref.WeakKeyDictionary[Any, Session] = weakref.WeakKeyDictionary()
@@ -45,7 +46,9 @@ def compile(
     plan: str | Path | None = None,
     profile: TimeSource = "measure",
     strategy: str = "search",
-    offload: bool = False,
+    offload: Offload = None,
+    offload_limit: int | str | None = None,
+    store: str | None = None,
     check: bool = False,
     optimizer: torch.optim.Optimizer | None = None,
     inductor: bool = False,
@@ -76,8 +79,12 @@ def compile(
     numbers are close to eager's and not equal, and inside each module Inductor fuses and reorders,
     so the predicted peak is that of the schedule which it was given, and the budget is not
     promised. The peak is measured in the first step of each plan, by what the allocator hands out,
-    and `report` tells it; above the budget there is an `OverBudget` warning. `offload` is refused:
-    plans keep or recompute.
+    and `report` tells it; above the budget there is an `OverBudget` warning.
+
+    `offload`: plans also move activations out of memory and back while operations run, to a file in
+    this folder (models on the CPU), or, with `"host"`, to pinned memory (models on a GPU). It may
+    hold `offload_limit`. How fast it is is measured before the first plan, or said by `store`
+    (`"out=2GB/s,in=2GB/s,latency=100us"`).
 
     `plan`: a file that `rekindle.torch.trace(…).plan(…).save` has written, here or elsewhere. It
     takes the place of a budget, and nothing is timed or planned. Where the step that is captured is
@@ -92,19 +99,30 @@ def compile(
     check_torch()
     check_module(module)
     _refuse_planned(module)
-    if offload:
+    if inductor and offload is not None:
         raise UnsupportedOption(
-            "offload=True: plans recompute what does not fit, they do not move it to host memory; "
-            "leave it out"
+            "Inductor fuses and reorders what it compiles, and copies to a store must stay where "
+            "the plan has them: leave offload or inductor=True out"
         )
     if inductor:
         require_compiler(part.device for part in module.parameters())
     if (budget is None) is (plan is None):
         raise InvalidInput("give a budget, or a plan that was made for one")
     given = SavedStep.read(plan) if plan is not None else None
+    if given is not None and given.plan.store is not None and offload is None:
+        raise InvalidInput('the plan moves tensors: say where to, such as offload="host"')
     allowed = given.plan.budget if given is not None else budget
     assert allowed is not None
-    settings = Settings(allowed, profile, strategy, effort, time_limit, differentiated)
+    settings = Settings(
+        allowed,
+        profile,
+        strategy,
+        effort,
+        time_limit,
+        differentiated,
+        **options_of(offload, offload_limit, store),
+    )
+    check_devices(settings, (part.device for part in module.parameters()))
     session = _session(settings, optimizer, check, inductor)
     session.wait = wait
     session.given = given
