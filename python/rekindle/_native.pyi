@@ -8,14 +8,18 @@ from typing import Literal, final
 
 __all__ = [
     "Decision",
+    "Footprint",
     "Graph",
     "Node",
     "Plan",
     "Transfers",
+    "footprint",
     "frontier",
     "parse_budget",
     "parse_store",
     "plan",
+    "plan_reserved",
+    "replay_history",
     "rewrite",
     "smallest",
     "strategies",
@@ -317,3 +321,52 @@ def write_profile(
     graph: Graph, folder: str | Path, model: str, batch_size: int, device: str
 ) -> list[Path]:
     """Writes tables, graph and pictures into a folder, and gives their paths."""
+
+@final
+class Footprint:
+    """What a device's caching allocator has handed out and taken at most; a prediction."""
+
+    @property
+    def allocated(self) -> int:
+        """`max_memory_allocated`, in bytes."""
+    @property
+    def reserved(self) -> int:
+        """`max_memory_reserved`, in bytes."""
+    @property
+    def fragmentation(self) -> int:
+        """What is reserved and never handed out at once, in bytes."""
+    @property
+    def given_back(self) -> int:
+        """How often a step gives cached memory back to the device because its limit is met."""
+    def __eq__(self, other: object, /) -> bool: ...
+    def __ne__(self, other: object, /) -> bool: ...
+
+def footprint(
+    graph: Graph, plan: Plan | None = None, *, expandable: bool = False, limit: int | None = None
+) -> Footprint:
+    """The footprint of a plan, or of the plain step, that is repeated. Raises `DoesNotFit` at the
+    limit.
+    """
+
+def plan_reserved(
+    graph: Graph,
+    budget: int,
+    *,
+    expandable: bool = False,
+    strategy: str = "search",
+    effort: int | None = None,
+    time_limit: float | None = None,
+    progress: Callable[[int, int, float | None, int], object] | None = None,
+    store: str | None = None,
+) -> tuple[Plan, Footprint]:
+    """A plan for which the allocator reserves at most `budget`."""
+
+def replay_history(
+    history: Sequence[tuple[int, int | None]],
+    *,
+    expandable: bool = False,
+    limit: int | None = None,
+) -> Footprint:
+    """The footprint of a recorded history: addresses with the bytes that are handed out there, or
+    with None where they are given back.
+    """

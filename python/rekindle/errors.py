@@ -7,8 +7,11 @@ looks them up here.
 from __future__ import annotations
 
 __all__ = [
+    "AnotherGraph",
+    "CannotCarryOver",
     "CheckFailed",
     "CompilerMissing",
+    "DoesNotFit",
     "ForeignBudget",
     "InfeasibleBudget",
     "InvalidInput",
@@ -134,3 +137,15 @@ class OverBudget(UserWarning):
 
 class UnplannedPart(UserWarning):
     """A part of the model runs outside the planned graphs."""
+
+
+class CannotCarryOver(UnsupportedGraph):
+    """A step that runs on a device in another way than here, and no rule says how."""
+
+
+class AnotherGraph(RekindleError):
+    """A plan that was made for another step than the one that is to run."""
+
+
+class DoesNotFit(RekindleError):
+    """A device's allocator would need more memory than there is."""

@@ -49,7 +49,8 @@ const WITH_REPORT: [&str; 12] = [
     "verify",
 ];
 /// The wheel plans and draws; it runs no kernel, so the engine is not in it.
-const IN_PYTHON: [&str; 6] = ["analysis", "graph", "plan", "report", "rewrite", "verify"];
+const IN_PYTHON: [&str; 7] =
+    ["allocator", "analysis", "graph", "plan", "report", "rewrite", "verify"];
 
 /// Times steps that take turns: the one file outside the engine with threads, of which one runs at
 /// a time.

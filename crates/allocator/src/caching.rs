@@ -19,10 +19,13 @@
 //! and every rest of 512 bytes is split off. The free block at the end, which can grow, counts as
 //! the largest: it serves a request only where no other can.
 //!
-//! Limits: no second stream, no limit of the device (at which PyTorch gives cached segments back
-//! before it fails), no setting of `PYTORCH_CUDA_ALLOC_CONF` but expandable segments. The device
-//! may place segments in another order than at rising addresses, which decides between free blocks
-//! of the same size.
+//! Where the device has a limit and a segment would go beyond it, every segment that is free as a
+//! whole is given back to the device, and then the segment is taken or the request fails.
+//!
+//! Limits: no second stream, no setting of `PYTORCH_CUDA_ALLOC_CONF` but expandable segments. The
+//! device may place segments in another order than at rising addresses, which decides between free
+//! blocks of the same size. At a limit PyTorch gives back free parts of an expandable segment, too;
+//! here the request fails, which is never too little.
 
 use rekindle_graph::Bytes;
 
@@ -53,6 +56,23 @@ pub enum Segments {
     Fixed,
     /// One segment for each pool that grows (`expandable_segments:True`).
     Expandable,
+}
+
+/// A request for which the device has no room, even after all that is cached was given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the device is out of memory: {requested} are asked for while {allocated} are handed out and \
+     {reserved} are reserved of {limit}"
+)]
+pub struct OutOfMemory {
+    /// What was asked for.
+    pub requested: Bytes,
+    /// What was handed out then.
+    pub allocated: Bytes,
+    /// What was reserved then.
+    pub reserved: Bytes,
+    /// What may be reserved.
+    pub limit: Bytes,
 }
 
 /// Names a block that was handed out.
@@ -95,6 +115,10 @@ pub struct Caching {
     allocated: u64,
     reserved: u64,
     highest_allocated: u64,
+    highest_reserved: u64,
+    limit: u64,
+    /// How often cached segments were given back at the limit.
+    given_back: u32,
 }
 
 impl Caching {
@@ -110,7 +134,15 @@ impl Caching {
             allocated: 0,
             reserved: 0,
             highest_allocated: 0,
+            highest_reserved: 0,
+            limit: u64::MAX,
+            given_back: 0,
         }
+    }
+
+    /// The same on a device that has so many bytes.
+    pub fn with_limit(self, limit: Bytes) -> Caching {
+        Caching { limit: limit.get(), ..self }
     }
 
     /// The bytes that are handed out, as the allocator counts them: whole blocks.
@@ -123,24 +155,34 @@ impl Caching {
         Bytes(self.highest_allocated)
     }
 
-    /// The bytes taken from the device. They are never given back, so this is also the highest.
+    /// The bytes taken from the device.
     pub fn reserved(&self) -> Bytes {
         Bytes(self.reserved)
     }
 
+    /// The most that was taken from the device at any time. Without a limit nothing is given back.
+    pub fn highest_reserved(&self) -> Bytes {
+        Bytes(self.highest_reserved)
+    }
+
+    /// How often the limit was met, and cached segments were given back; the device waits then.
+    pub fn given_back(&self) -> u32 {
+        self.given_back
+    }
+
     /// Hands out a block of at least `bytes`; none for no bytes.
-    pub fn allocate(&mut self, bytes: Bytes) -> Option<Block> {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] at the limit.
+    pub fn allocate(&mut self, bytes: Bytes) -> Result<Option<Block>, OutOfMemory> {
         if bytes == Bytes::ZERO {
-            return None;
+            return Ok(None);
         }
         let size = bytes.get().next_multiple_of(LEAST_BLOCK);
         let pool = usize::from(size > SMALL);
         let found = match self.best_fit(pool, size) {
             Some(block) => block,
-            None => match self.segments {
-                Segments::Fixed => self.add_segment(pool, size),
-                Segments::Expandable => self.expand(pool, size),
-            },
+            None => self.take_from_device(pool, size, bytes)?,
         };
         self.take_out(found);
         if self.is_split(pool, self.pieces[found as usize].size - size) {
@@ -150,7 +192,7 @@ impl Caching {
         piece.state = State::Used;
         self.allocated += piece.size;
         self.highest_allocated = self.highest_allocated.max(self.allocated);
-        Some(Block(found))
+        Ok(Some(Block(found)))
     }
 
     /// Takes a block back.
@@ -185,34 +227,73 @@ impl Caching {
         }
     }
 
-    /// A new segment, which is one free block.
-    fn add_segment(&mut self, pool: usize, size: u64) -> u32 {
-        let segment = match pool {
-            0 => SMALL_SEGMENT,
-            _ if size < LARGE_REQUEST => LARGE_SEGMENT,
-            _ => size.next_multiple_of(LARGE_ROUNDING),
+    /// A free block of at least `size` bytes with memory that is new from the device.
+    fn take_from_device(
+        &mut self,
+        pool: usize,
+        size: u64,
+        requested: Bytes,
+    ) -> Result<u32, OutOfMemory> {
+        let more = match self.segments {
+            Segments::Fixed => segment_for(pool, size),
+            Segments::Expandable => self.missing(pool, size),
         };
-        self.reserved += segment;
-        let piece = self.add_addresses(pool, segment);
-        self.put_back(piece);
-        piece
+        if more > self.limit.saturating_sub(self.reserved) {
+            self.give_back_segments();
+        }
+        if more > self.limit.saturating_sub(self.reserved) {
+            return Err(OutOfMemory {
+                requested,
+                allocated: Bytes(self.allocated),
+                reserved: Bytes(self.reserved),
+                limit: Bytes(self.limit),
+            });
+        }
+        self.reserved += more;
+        self.highest_reserved = self.highest_reserved.max(self.reserved);
+        Ok(match self.segments {
+            Segments::Fixed => {
+                let piece = self.add_addresses(pool, more);
+                self.put_back(piece)
+            }
+            Segments::Expandable => self.expand(pool, more),
+        })
     }
 
-    /// Maps memory until the pool's segment ends with a free block of at least `size` bytes, which
-    /// it gives.
-    fn expand(&mut self, pool: usize, size: u64) -> u32 {
-        let end = match self.unmapped[pool] {
-            Some(end) => end,
-            None => self.add_addresses(pool, RESERVED_ADDRESSES),
-        };
-        let before = self.pieces[end as usize].before;
+    /// Gives segments that are free as a whole back to the device.
+    fn give_back_segments(&mut self) {
+        if self.segments == Segments::Expandable {
+            return;
+        }
+        self.given_back += 1;
+        for number in 0..self.pieces.len() as u32 {
+            let piece = self.pieces[number as usize];
+            let is_whole = piece.before.is_none() && piece.after.is_none();
+            if piece.state == State::Free && is_whole {
+                self.take_out(number);
+                self.reserved -= piece.size;
+                self.pieces[number as usize].state = State::Gone;
+                self.spare.push(number);
+            }
+        }
+    }
+
+    /// What must be mapped so that the pool's segment ends with a free block of at least `size`.
+    fn missing(&self, pool: usize, size: u64) -> u64 {
+        let before = self.unmapped[pool].and_then(|end| self.pieces[end as usize].before);
         let room = match before.map(|b| &self.pieces[b as usize]) {
             Some(piece) if piece.state == State::Free => piece.size,
             _ => 0,
         };
-        let unit = [SMALL_SEGMENT, LARGE_SEGMENT][pool];
-        let mapped = (size - room).next_multiple_of(unit);
-        self.reserved += mapped;
+        (size - room).next_multiple_of([SMALL_SEGMENT, LARGE_SEGMENT][pool])
+    }
+
+    /// Maps so much memory at the end of the pool's segment, and gives the free block there.
+    fn expand(&mut self, pool: usize, mapped: u64) -> u32 {
+        let end = match self.unmapped[pool] {
+            Some(end) => end,
+            None => self.add_addresses(pool, RESERVED_ADDRESSES),
+        };
         self.unmapped[pool] = Some(self.split(end, mapped));
         self.put_back(end)
     }
@@ -300,9 +381,24 @@ impl Caching {
     }
 }
 
+/// The segment that is taken for a request.
+fn segment_for(pool: usize, size: u64) -> u64 {
+    match pool {
+        0 => SMALL_SEGMENT,
+        _ if size < LARGE_REQUEST => LARGE_SEGMENT,
+        _ => size.next_multiple_of(LARGE_ROUNDING),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Caching {
+        fn hand_out(&mut self, bytes: Bytes) -> Option<Block> {
+            self.allocate(bytes).expect("there is no limit")
+        }
+    }
 
     fn kib(n: u64) -> Bytes {
         Bytes(n * KIB)
@@ -315,48 +411,48 @@ mod tests {
     #[test]
     fn requests_are_rounded_and_share_segments() {
         let mut allocator = Caching::new(Segments::Fixed);
-        assert_eq!(allocator.allocate(Bytes::ZERO), None);
-        allocator.allocate(Bytes(1));
-        allocator.allocate(Bytes(513));
+        assert_eq!(allocator.hand_out(Bytes::ZERO), None);
+        allocator.hand_out(Bytes(1));
+        allocator.hand_out(Bytes(513));
         assert_eq!(allocator.allocated(), Bytes(512 + 1024));
         assert_eq!(allocator.reserved(), mib(2));
         // 1 MiB is small, a byte more is large.
-        allocator.allocate(mib(1));
+        allocator.hand_out(mib(1));
         assert_eq!(allocator.reserved(), mib(2));
-        allocator.allocate(mib(1));
+        allocator.hand_out(mib(1));
         assert_eq!(allocator.reserved(), mib(2) + mib(2));
-        allocator.allocate(mib(1) + Bytes(1));
+        allocator.hand_out(mib(1) + Bytes(1));
         assert_eq!(allocator.reserved(), mib(4) + mib(20));
         // Below 10 MiB from a segment of 20, from there on from one of its own.
-        allocator.allocate(mib(10));
-        allocator.allocate(mib(11) + Bytes(1));
+        allocator.hand_out(mib(10));
+        allocator.hand_out(mib(11) + Bytes(1));
         assert_eq!(allocator.reserved(), mib(24) + mib(12));
     }
 
     #[test]
     fn a_rest_of_up_to_a_mebibyte_stays_with_its_large_block() {
         let mut allocator = Caching::new(Segments::Fixed);
-        let block = allocator.allocate(mib(30)).expect("a block");
+        let block = allocator.hand_out(mib(30)).expect("a block");
         allocator.free(block);
-        allocator.allocate(mib(29));
+        allocator.hand_out(mib(29));
         assert_eq!(allocator.allocated(), mib(30));
         let mut allocator = Caching::new(Segments::Fixed);
-        let block = allocator.allocate(mib(30)).expect("a block");
+        let block = allocator.hand_out(mib(30)).expect("a block");
         allocator.free(block);
-        allocator.allocate(mib(29) - Bytes(512));
+        allocator.hand_out(mib(29) - Bytes(512));
         assert_eq!(allocator.allocated(), mib(29) - Bytes(512));
     }
 
     #[test]
     fn neighbours_join_again() {
         let mut allocator = Caching::new(Segments::Fixed);
-        let blocks: Vec<_> = (0..4).filter_map(|_| allocator.allocate(kib(512))).collect();
+        let blocks: Vec<_> = (0..4).filter_map(|_| allocator.hand_out(kib(512))).collect();
         for k in [1, 3, 0, 2] {
             allocator.free(blocks[k]);
         }
         assert_eq!((allocator.allocated(), allocator.reserved()), (Bytes::ZERO, mib(2)));
-        allocator.allocate(mib(1));
-        allocator.allocate(mib(1));
+        allocator.hand_out(mib(1));
+        allocator.hand_out(mib(1));
         assert_eq!(allocator.reserved(), mib(2));
         assert_eq!(allocator.highest_allocated(), mib(2));
     }
@@ -367,12 +463,29 @@ mod tests {
     fn segments_that_grow_are_not_fragmented() {
         let reserved = |segments| {
             let mut allocator = Caching::new(segments);
-            let blocks: Vec<_> = (0..2).filter_map(|_| allocator.allocate(mib(12))).collect();
+            let blocks: Vec<_> = (0..2).filter_map(|_| allocator.hand_out(mib(12))).collect();
             blocks.into_iter().for_each(|block| allocator.free(block));
-            allocator.allocate(mib(24));
+            allocator.hand_out(mib(24));
             allocator.reserved()
         };
         assert_eq!(reserved(Segments::Fixed), mib(12) + mib(12) + mib(24));
         assert_eq!(reserved(Segments::Expandable), mib(40));
+    }
+
+    /// At the limit two free segments of 12 MiB make room for one of 24; one in use does not.
+    #[test]
+    fn at_the_limit_free_segments_are_given_back() {
+        let mut allocator = Caching::new(Segments::Fixed).with_limit(mib(36));
+        let blocks: Vec<_> = (0..3).filter_map(|_| allocator.hand_out(mib(12))).collect();
+        let refused = allocator.allocate(mib(12)).expect_err("no room");
+        assert_eq!((refused.allocated, refused.limit), (mib(36), mib(36)));
+        blocks[1..].iter().for_each(|&block| allocator.free(block));
+        allocator.hand_out(mib(24));
+        assert_eq!(allocator.reserved(), mib(36));
+        assert_eq!((allocator.highest_reserved(), allocator.given_back()), (mib(36), 2));
+        assert!(allocator.allocate(mib(2)).is_err());
+        let mut grown = Caching::new(Segments::Expandable).with_limit(mib(39));
+        assert_eq!(grown.hand_out(mib(20)).map(|_| grown.reserved()), Some(mib(20)));
+        assert!(grown.allocate(mib(2)).is_err());
     }
 }

@@ -6,7 +6,7 @@
 
 use rekindle_graph::{Bytes, Graph, Moment, Schedule, ScheduleError, Step, StorageId, replay};
 
-use crate::{Block, Caching, Segments};
+use crate::{Block, Caching, OutOfMemory, Segments};
 
 /// What the allocator has handed out and taken at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +16,19 @@ pub struct Footprint {
     pub allocated: Bytes,
     /// The most bytes that were taken from the device (`max_memory_reserved`).
     pub reserved: Bytes,
+    /// How often cached segments were given back at the limit, in the last step.
+    pub given_back: u32,
+}
+
+/// Why a schedule has no footprint.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum FootprintError {
+    /// The schedule cannot be followed.
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
+    /// The device's limit is met.
+    #[error(transparent)]
+    OutOfMemory(#[from] OutOfMemory),
 }
 
 /// Steps after which the allocator has had time to settle. Fragments of one step are room for the
@@ -35,23 +48,47 @@ pub fn footprint(
     schedule: &Schedule,
     segments: Segments,
 ) -> Result<Footprint, ScheduleError> {
-    let mut device = Device::new(graph, segments);
+    match footprint_within(graph, schedule, segments, Bytes(u64::MAX)) {
+        Ok(found) => Ok(found),
+        Err(FootprintError::Schedule(error)) => Err(error),
+        Err(FootprintError::OutOfMemory(error)) => unreachable!("without a limit: {error}"),
+    }
+}
+
+/// The same on a device that has `limit` bytes for the allocator.
+///
+/// # Errors
+/// Likewise, and the first request that the device has no room for.
+pub fn footprint_within(
+    graph: &Graph,
+    schedule: &Schedule,
+    segments: Segments,
+    limit: Bytes,
+) -> Result<Footprint, FootprintError> {
+    let mut device = Device::new(graph, Caching::new(segments).with_limit(limit));
     for source in graph.sources().filter(|s| !schedule.stored_at_start.contains(s)) {
         device.claim(source);
     }
     let at_start = device.blocks.clone();
-    let mut reserved = Bytes::ZERO;
+    let (mut reserved, mut given_back) = (Bytes::ZERO, 0);
     for _ in 0..MOST_STEPS {
+        let before = device.allocator.given_back();
         replay(graph, schedule, |moment| device.follow(moment))?;
-        if device.allocator.reserved() == reserved {
+        given_back = device.allocator.given_back() - before;
+        if let Some(error) = device.refused {
+            return Err(error.into());
+        }
+        if device.allocator.highest_reserved() == reserved {
             break;
         }
-        reserved = device.allocator.reserved();
+        reserved = device.allocator.highest_reserved();
         device.begin_anew(&at_start);
     }
+    let allocator = device.allocator;
     Ok(Footprint {
-        allocated: device.allocator.highest_allocated(),
-        reserved: device.allocator.reserved(),
+        allocated: allocator.highest_allocated(),
+        reserved: allocator.highest_reserved(),
+        given_back,
     })
 }
 
@@ -60,17 +97,29 @@ struct Device<'g> {
     graph: &'g Graph,
     allocator: Caching,
     blocks: Vec<Option<Block>>,
+    /// The first request that there was no room for.
+    refused: Option<OutOfMemory>,
 }
 
 impl<'g> Device<'g> {
-    fn new(graph: &'g Graph, segments: Segments) -> Device<'g> {
+    fn new(graph: &'g Graph, allocator: Caching) -> Device<'g> {
         let blocks = vec![None; graph.storages().len()];
-        Device { graph, allocator: Caching::new(segments), blocks }
+        Device { graph, allocator, blocks, refused: None }
     }
 
     fn claim(&mut self, storage: StorageId) {
         let bytes = self.graph.storage(storage).bytes;
-        self.blocks[storage.index()] = self.allocator.allocate(bytes);
+        self.blocks[storage.index()] = self.allocate(bytes);
+    }
+
+    fn allocate(&mut self, bytes: Bytes) -> Option<Block> {
+        match self.allocator.allocate(bytes) {
+            Ok(block) => block,
+            Err(error) => {
+                self.refused.get_or_insert(error);
+                None
+            }
+        }
     }
 
     fn release(&mut self, storage: StorageId) {
@@ -81,7 +130,7 @@ impl<'g> Device<'g> {
 
     fn follow(&mut self, moment: &Moment<'_>) {
         moment.claimed.iter().for_each(|&s| self.claim(s));
-        if let Some(scratch) = self.allocator.allocate(moment.scratch) {
+        if let Some(scratch) = self.allocate(moment.scratch) {
             self.allocator.free(scratch);
         }
         match moment.step {
@@ -139,5 +188,18 @@ mod tests {
         assert_eq!(found.allocated, Bytes((3 + 15 + 16 + 12) * MIB));
         let grown = footprint(&graph, &Schedule::plain(&graph), Segments::Expandable);
         assert_eq!(grown.expect("valid").reserved, Bytes((60 + 2) * MIB));
+    }
+
+    #[test]
+    fn a_limit_is_met_or_named() {
+        let graph = graph();
+        let plain = Schedule::plain(&graph);
+        let within = |mib| footprint_within(&graph, &plain, Segments::Fixed, Bytes(mib * MIB));
+        assert_eq!(within(50), Ok(footprint(&graph, &plain, Segments::Fixed).expect("valid")));
+        // The scratch of the step before is given back for what comes next.
+        let Err(FootprintError::OutOfMemory(refused)) = within(47) else {
+            panic!("{:?}", within(47));
+        };
+        assert_eq!((refused.requested, refused.limit), (Bytes(12 * MIB), Bytes(47 * MIB)));
     }
 }

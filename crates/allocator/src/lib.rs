@@ -15,8 +15,10 @@
 mod caching;
 mod footprint;
 mod free_blocks;
+mod requests;
 mod reserve;
 
-pub use caching::{Block, Caching, Segments};
-pub use footprint::{Footprint, footprint};
+pub use caching::{Block, Caching, OutOfMemory, Segments};
+pub use footprint::{Footprint, FootprintError, footprint, footprint_within};
+pub use requests::{Request, RequestError, replay_requests};
 pub use reserve::{ReserveError, plan_reserved};

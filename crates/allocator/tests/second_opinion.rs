@@ -17,6 +17,9 @@ struct Lists {
     grows: bool,
     segments: Vec<Segment>,
     highest: u64,
+    /// The most that may be reserved, and the most that was.
+    limit: u64,
+    most: u64,
 }
 
 impl Lists {
@@ -46,7 +49,8 @@ impl Lists {
         best.map(|(_, s, p)| (s, p))
     }
 
-    fn take_from_the_device(&mut self, is_small: bool, size: u64) -> (usize, usize) {
+    /// Where the new memory is; None where the device has no more.
+    fn take_from_the_device(&mut self, is_small: bool, size: u64) -> Option<(usize, usize)> {
         let round = |bytes: u64, unit: u64| bytes.div_ceil(unit) * unit;
         if !self.grows {
             let bytes = match size {
@@ -54,8 +58,14 @@ impl Lists {
                 ..10_485_760 => 20 * MIB,
                 _ => round(size, 2 * MIB),
             };
+            if self.reserved() + bytes > self.limit {
+                self.segments.retain(|s| s.pieces.len() > 1 || s.pieces[0].1.is_some());
+            }
+            if self.reserved() + bytes > self.limit {
+                return None;
+            }
             self.segments.push(Segment { is_small, pieces: vec![(bytes, None)] });
-            return (self.segments.len() - 1, 0);
+            return Some((self.segments.len() - 1, 0));
         }
         let at = self.segments.iter().position(|s| s.is_small == is_small).unwrap_or_else(|| {
             self.segments.push(Segment { is_small, pieces: Vec::new() });
@@ -70,17 +80,32 @@ impl Lists {
             _ => 0,
         };
         let unit = if is_small { 2 * MIB } else { 20 * MIB };
-        pieces.push((there + round(size - there, unit), None));
-        (at, pieces.len() - 1)
+        let more = round(size - there, unit);
+        if self.segments.iter().flat_map(|s| &s.pieces).map(|p| p.0).sum::<u64>() + there + more
+            > self.limit
+        {
+            if there > 0 {
+                self.segments[at].pieces.push((there, None));
+            }
+            return None;
+        }
+        let pieces = &mut self.segments[at].pieces;
+        pieces.push((there + more, None));
+        Some((at, pieces.len() - 1))
     }
 
-    fn allocate(&mut self, request: usize, bytes: u64) {
+    /// Whether there was room.
+    fn allocate(&mut self, request: usize, bytes: u64) -> bool {
         let size = bytes.div_ceil(512) * 512;
         let is_small = size <= MIB;
         let (s, p) = match self.find(is_small, size) {
             Some(found) => found,
-            None => self.take_from_the_device(is_small, size),
+            None => match self.take_from_the_device(is_small, size) {
+                Some(found) => found,
+                None => return false,
+            },
         };
+        self.most = self.most.max(self.reserved());
         let pieces = &mut self.segments[s].pieces;
         let rest = pieces[p].0 - size;
         let is_split = if is_small || self.grows { rest >= 512 } else { rest > MIB };
@@ -90,6 +115,7 @@ impl Lists {
         }
         pieces[p].1 = Some(request);
         self.highest = self.highest.max(self.allocated());
+        true
     }
 
     fn free(&mut self, request: usize) {
@@ -120,12 +146,15 @@ fn size(random: &mut fastrand::Rng) -> u64 {
 
 #[test]
 fn ten_thousand_random_sequences_give_the_same_bytes() {
+    let mut refused = 0;
     for seed in 0..10_000 {
         let mut random = fastrand::Rng::with_seed(seed);
         let grows = seed % 2 == 1;
         let segments = if grows { Segments::Expandable } else { Segments::Fixed };
-        let mut allocator = Caching::new(segments);
-        let mut lists = Lists { grows, segments: Vec::new(), highest: 0 };
+        // A third of the devices is too small for most histories.
+        let limit = if seed % 3 == 0 { random.u64(4..200) * MIB } else { u64::MAX };
+        let mut allocator = Caching::new(segments).with_limit(Bytes(limit));
+        let mut lists = Lists { grows, segments: Vec::new(), highest: 0, limit, most: 0 };
         let mut held = Vec::new();
         for request in 0..random.usize(1..60) {
             if !held.is_empty() && random.u32(0..5) < 2 {
@@ -134,13 +163,24 @@ fn ten_thousand_random_sequences_give_the_same_bytes() {
                 lists.free(number);
             } else {
                 let bytes = size(&mut random);
-                held.push((request, allocator.allocate(Bytes(bytes)).expect("some bytes")));
-                lists.allocate(request, bytes);
+                let block = allocator.allocate(Bytes(bytes));
+                let is_there = lists.allocate(request, bytes);
+                assert_eq!(block.is_ok(), is_there, "seed {seed}, request {request}");
+                refused += usize::from(!is_there);
+                if let Ok(block) = block {
+                    held.push((request, block.expect("some bytes")));
+                }
             }
-            let found =
-                [allocator.allocated(), allocator.reserved(), allocator.highest_allocated()];
-            let wanted = [lists.allocated(), lists.reserved(), lists.highest].map(Bytes);
+            let found = [
+                allocator.allocated(),
+                allocator.reserved(),
+                allocator.highest_allocated(),
+                allocator.highest_reserved(),
+            ];
+            let wanted =
+                [lists.allocated(), lists.reserved(), lists.highest, lists.most].map(Bytes);
             assert_eq!(found, wanted, "seed {seed}, request {request}");
         }
     }
+    assert!(refused > 1000, "limits were met: {refused}");
 }

@@ -25,6 +25,11 @@ pub(crate) fn invalid(py: Python<'_>, why: impl std::fmt::Display) -> PyErr {
     exception(py, "InvalidInput", (why.to_string(),))
 }
 
+/// The device would run out of memory.
+pub(crate) fn out_of_memory(py: Python<'_>, why: impl std::fmt::Display) -> PyErr {
+    exception(py, "DoesNotFit", (why.to_string(),))
+}
+
 /// There is no plan.
 pub(crate) fn no_plan(py: Python<'_>, error: &PlanError) -> PyErr {
     match error {

@@ -15,6 +15,7 @@
 // macro.
 #![allow(clippy::too_many_arguments, clippy::needless_pass_by_value)]
 
+mod allocator;
 mod error;
 mod graph;
 mod plan;
@@ -30,6 +31,8 @@ mod _native {
     #[pymodule_export]
     #[allow(non_upper_case_globals)] // Python's name for it.
     const __version__: &str = env!("CARGO_PKG_VERSION");
+    #[pymodule_export]
+    use crate::allocator::{Footprint, footprint, plan_for_reserved, replay_history};
     #[pymodule_export]
     use crate::graph::{Graph, Node, parse_budget};
     #[pymodule_export]

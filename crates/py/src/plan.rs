@@ -29,6 +29,12 @@ impl From<Planned> for Plan {
     }
 }
 
+impl Plan {
+    pub(crate) fn schedule(&self) -> &rekindle_graph::Schedule {
+        &self.plan.schedule
+    }
+}
+
 #[pymethods]
 impl Plan {
     /// Reads `remat.plan/1` or `remat.plan/2`. Nothing is known of its bound and status, and
@@ -346,7 +352,7 @@ fn watched(
     Ok(planned.map_err(|error| no_plan(py, &error))?.into())
 }
 
-fn options(
+pub(crate) fn options(
     py: Python<'_>,
     strategy: &str,
     effort: Option<u8>,

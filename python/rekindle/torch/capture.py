@@ -22,12 +22,19 @@ from rekindle.torch.interfaces import (
     Unsupported,
     UserError,
     aot_autograd,
-    eager_dispatch,
     functorch_config,
     reset_dynamo,
 )
 from rekindle.torch.joint import Joint
 from rekindle.torch.outputs import cut_off
+from rekindle.torch.target.carry_over import (
+    autocast_on,
+    carry_over,
+    compare_forward,
+    falling_apart_as_on,
+)
+from rekindle.torch.target.devices import HOST, Device
+from rekindle.torch.target.interfaces import captured_on_host
 
 Batch = torch.Tensor | Sequence[Any] | Mapping[str, Any]
 """A model's arguments: one, several in order, or several by name."""
@@ -39,13 +46,25 @@ class _Captured(Exception):
         self.joint = joint
 
 
-def capture(model: torch.nn.Module, inputs: Batch) -> Joint:
+def capture(
+    model: torch.nn.Module,
+    inputs: Batch,
+    device: Device = HOST,
+    dtype: torch.dtype | None = None,
+    autocast: torch.dtype | None = None,
+) -> Joint:
     """The joint graph of one training step of `model`, which must return its loss. What it returns
     beside it is not differentiated, as `compile` has it.
+
+    Nothing needs contents: a model on the device `meta` gives the graph that it gives on the host.
+    For another `device` the step is captured here and carried over. `dtype` is that of parameters,
+    buffers and inputs that are real numbers, if it is not their own; `autocast` is the lower
+    precision of mixed precision.
     """
 
     def stop(module: fx.GraphModule, _: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
         static = options.get("static_lifetime_input_indices") or ()
+        carry_over(module, device)
         raise _Captured(Joint(module, num_fwd_outputs, static))
 
     def never(_module: fx.GraphModule, _inputs: list[Any]) -> Callable[..., Any]:
@@ -56,15 +75,22 @@ def capture(model: torch.nn.Module, inputs: Batch) -> Joint:
     backend: Callable[..., Callable[..., Any]] = traced_as_eager(
         aot_autograd(
             fw_compiler=never, bw_compiler=never, inference_compiler=never, partition_fn=stop
-        )
+        ),
+        device=device,
     )
 
     def without_others(module: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         cut_off(module)
+        if device.is_gpu:
+            compare_forward(module, device, autocast)
         return backend(module, inputs)
 
+    def dtype_of(tensor: torch.Tensor) -> torch.dtype | None:
+        return dtype if tensor.is_floating_point() else None
+
     try:
-        _run_whole(model, without_others, *arguments_of(inputs))
+        with captured_on_host(dtype_of), autocast_on(device, autocast):
+            _run_whole(model, without_others, *arguments_of(inputs))
     except BackendCompilerFailed as failure:
         if isinstance(failure.inner_exception, _Captured):
             return failure.inner_exception.joint
@@ -95,15 +121,19 @@ def _run_whole(
 
 
 def traced_as_eager(
-    compiler: Callable[..., Any], autocast: BackwardAutocast | None = None
+    compiler: Callable[..., Any],
+    autocast: BackwardAutocast | None = None,
+    *,
+    device: Device = HOST,
 ) -> Callable[..., Any]:
-    """A backend whose graphs have the operations that eager runs: they fall apart as in eager, and
-    the backward is traced for the place where it is called, inside autocast or outside of it.
+    """A backend whose graphs have the operations that eager runs: they fall apart as in eager on
+    the device, and the backward is traced for the place where it is called, inside autocast or
+    outside of it.
     """
 
     def compile(*args: Any, **kwargs: Any) -> Any:
         where = OUTSIDE if autocast is None else autocast.traced
-        with eager_dispatch(), functorch_config.patch(backward_pass_autocast=where):
+        with falling_apart_as_on(device), functorch_config.patch(backward_pass_autocast=where):
             return compiler(*args, **kwargs)
 
     return compile

@@ -20,7 +20,8 @@ from rekindle.torch.interfaces import (
     name_of,
     schema_of,
 )
-from rekindle.torch.joint import overwrites
+from rekindle.torch.joint import overwrites, tensors_of
+from rekindle.torch.target.atomics import is_repeatable
 
 
 class Effect(Enum):
@@ -73,7 +74,8 @@ def effect_of(node: fx.Node) -> Effect:
         return Effect.ONCE
     if torch.Tag.nondeterministic_seeded in target.tags and draws(node):
         return Effect.RANDOM
-    return Effect.PURE
+    kind = next((tensor.device.type for tensor in tensors_of(node)), "cpu")
+    return Effect.PURE if is_repeatable(name_of(target), kind) else Effect.ONCE
 
 
 def draws(node: fx.Node) -> bool:

@@ -33,15 +33,15 @@ def check_torch() -> None:
         )
 
 
-def check_module(module: object) -> None:
-    """Refuses what is not a module."""
+def check_module(module: object, *, is_run: bool = True) -> None:
+    """Refuses what is not a module, and one without contents if it is to run."""
     if not isinstance(module, torch.nn.Module):
         raise InvalidInput(f"a torch.nn.Module is planned, not {_type(module)}")
     for name, part in (*module.named_parameters(), *module.named_buffers()):
-        if part.is_meta:
+        if part.is_meta and is_run:
             raise InvalidInput(
-                f"{name} is on the device meta, on which PyTorch captures no gradients: give it "
-                'contents first, for example with module.to_empty(device="cpu")'
+                f"{name} is on the device meta, and a module without contents does not train: give "
+                'it contents first, for example with module.to_empty(device="cpu")'
             )
 
 

@@ -81,8 +81,9 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
-def state_bytes(optimizer: torch.optim.Optimizer) -> int:
-    """The bytes of the optimizer's state once every parameter has had a step.
+def state_bytes(optimizer: torch.optim.Optimizer, dtype: torch.dtype | None = None) -> int:
+    """The bytes of the optimizer's state once every parameter has had a step; of parameters of
+    type `dtype` if it is given.
 
     For each parameter that has no state yet, one step is made on a parameter of zeros of the same
     shape; what it leaves is counted and dropped. Only one parameter's worth of memory is used at a
@@ -98,17 +99,20 @@ def state_bytes(optimizer: torch.optim.Optimizer) -> int:
                 continue
             key = (number, parameter.shape, parameter.dtype, parameter.device)
             if key not in known:
-                known[key] = _bytes_after_a_step(optimizer, group, parameter)
+                known[key] = _bytes_after_a_step(optimizer, group, parameter, dtype)
             total += known[key]
     return total
 
 
 def _bytes_after_a_step(
-    optimizer: torch.optim.Optimizer, group: dict[str, Any], parameter: torch.Tensor
+    optimizer: torch.optim.Optimizer,
+    group: dict[str, Any],
+    parameter: torch.Tensor,
+    dtype: torch.dtype | None,
 ) -> int:
     with without_modes(), torch.no_grad():
-        stand_in = torch.nn.Parameter(torch.zeros_like(parameter))
-        stand_in.grad = torch.zeros_like(parameter)
+        stand_in = torch.nn.Parameter(torch.zeros_like(parameter, dtype=dtype))
+        stand_in.grad = torch.zeros_like(stand_in)
         trial = copy.copy(optimizer)
         trial.state = defaultdict(dict)
         trial.param_groups = [{**group, "params": [stand_in]}]

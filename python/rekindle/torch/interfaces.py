@@ -11,7 +11,7 @@ import dis
 import importlib
 import logging
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeGuard
@@ -261,24 +261,36 @@ arguments that its schema does not name, or looks at values that are not there w
 
 
 @contextmanager
-def eager_dispatch() -> Iterator[None]:
+def eager_dispatch(
+    traced: Iterable[Any] = (), replaced: Mapping[Any, Callable[..., Any]] | None = None
+) -> Iterator[None]:
     """While a step is traced in this scope, its operations fall apart as they do in eager.
 
     Tracing has forms of its own for some operations (dropout, interpolation, recurrent layers, …),
-    which round differently. They are put away, so that PyTorch finds eager's.
+    which round differently. They are put away, so that PyTorch finds eager's; those in `traced`
+    stay, and `replaced` has others in their place.
     """
-    put_away: list[tuple[Any, Any, Any]] = []
+    kept, put_away = set(traced), list[tuple[Any, Any, Any]]()
     for operation in _operations():
         for key in TRACED_APART:
-            if key in operation.py_kernels and not _is_traced_only(operation):
-                put_away.append((operation, key, operation.py_kernels.pop(key)))
-                operation._dispatch_cache.clear()
+            known = operation.py_kernels.get(key)
+            is_own = _is_traced_only(operation) or operation in kept
+            form = (replaced or {}).get(operation, known if is_own else None)
+            if form is not known:
+                put_away.append((operation, key, known))
+                _set_kernel(operation, key, form)
     try:
         yield
     finally:
         for operation, key, kernel in put_away:
-            operation.py_kernels[key] = kernel
-            operation._dispatch_cache.clear()
+            _set_kernel(operation, key, kernel)
+
+
+def _set_kernel(operation: Any, key: Any, kernel: Callable[..., Any] | None) -> None:
+    operation.py_kernels.pop(key, None)
+    if kernel is not None:
+        operation.py_kernels[key] = kernel
+    operation._dispatch_cache.clear()
 
 
 def _is_traced_only(operation: Any) -> bool:

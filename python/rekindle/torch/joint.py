@@ -9,8 +9,10 @@ Views are found by storage: a node all of whose results share their storages wit
 computes nothing. Storages are numbered in the order in which they appear. Their sizes are those of
 the fake tensors, but for operations whose results lie in more than they need (`hidden_bytes`).
 
+Bytes are counted where the step runs: in a step on a GPU, a storage in the host's memory has none.
+
 Limits: shapes are numbers, and tensors are plain blocks of them. A graph with symbolic sizes or
-with sparse tensors is refused.
+with sparse tensors is refused, and so is one that leaves the stream on which it is called.
 """
 
 from __future__ import annotations
@@ -57,6 +59,9 @@ class Joint:
         self._storages: dict[int, Storage] = {}
         self._held: dict[fx.Node, tuple[Storage, ...]] = {}
         placeholders = list(self.graph.find_nodes(op="placeholder"))
+        kinds = {tensor.device.type for node in placeholders for tensor in tensors_of(node)}
+        self.metered = "cuda" if "cuda" in kinds else "cpu"
+        """The kind of device whose memory is counted."""
         self.tangents = [node for node in placeholders if node.name.startswith("tangents")]
         self.primals = [node for node in placeholders if not node.name.startswith("tangents")]
         static = set(static_inputs)
@@ -91,6 +96,8 @@ class Joint:
         for position, tensor in enumerate(tensors_of(node)):
             block = tensor.untyped_storage()
             size = block.nbytes() + hidden_bytes(node, position)
+            if self.metered == "cuda" and tensor.device.type == "cpu":
+                size = 0
             storage = self._storages.setdefault(
                 storage_key(block), Storage(len(self._storages), size)
             )
@@ -205,8 +212,25 @@ def is_idle(node: fx.Node) -> bool:
     return name_of(node.target) in IDLE
 
 
+STREAMS = {"streams"}
+"""Namespaces of operations that go to another stream, or wait for one."""
+STREAM_OPERATIONS = {"record_stream"}
+
+
+def _refuse_streams(node: fx.Node) -> None:
+    """What runs on a stream of its own is freed when that stream says so, which no plan knows."""
+    if is_operation(node.target) and (
+        node.target.namespace in STREAMS or name_of(node.target) in STREAM_OPERATIONS
+    ):
+        raise UnsupportedGraph(
+            f"{node.name} ({node.target}) leaves the stream on which the step is called: a plan "
+            "needs all of a step on one stream, whichever it is"
+        )
+
+
 def _refuse_sizes_that_are_not_known(graph: fx.Graph) -> None:
     for node in graph.nodes:
+        _refuse_streams(node)
         for leaf in pytree.tree_leaves(node.meta.get("val")):
             is_tensor = isinstance(leaf, torch.Tensor)
             sizes = tuple(leaf.shape) if is_tensor else (leaf,)

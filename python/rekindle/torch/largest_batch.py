@@ -59,7 +59,7 @@ def max_batch(
     Nothing of the model runs. What counts is what `compile` counts. `offload`,
     `offload_limit` and `store` are those of `compile`, too.
     """
-    check_module(model)
+    check_module(model, is_run=False)
     check_optimizer(optimizer)
     settings = Settings(
         budget,

@@ -21,6 +21,7 @@ import inspect
 import types
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,6 +33,7 @@ from rekindle.torch.inductor import require_compiler
 from rekindle.torch.runner import Runner
 from rekindle.torch.session import Session
 from rekindle.torch.stores import Offload, check_devices, options_of
+from rekindle.torch.target.saved import SavedStep
 
 _sessions: weakref.WeakKeyDictionary[Any, Session] = weakref.WeakKeyDictionary()
 """Those of backends."""
@@ -39,8 +41,9 @@ _sessions: weakref.WeakKeyDictionary[Any, Session] = weakref.WeakKeyDictionary()
 
 def compile(
     module: torch.nn.Module,
-    budget: Budget,
+    budget: Budget | None = None,
     *,
+    plan: str | Path | None = None,
     profile: TimeSource = "measure",
     strategy: str = "search",
     offload: Offload = None,
@@ -83,6 +86,10 @@ def compile(
     hold `offload_limit`. How fast it is is measured before the first plan, or said by `store`
     (`"out=2GB/s,in=2GB/s,latency=100us"`).
 
+    `plan`: a file that `rekindle.torch.trace(…).plan(…).save` has written, here or elsewhere. It
+    takes the place of a budget, and nothing is timed or planned. Where the step that is captured is
+    not the one that was planned, an `AnotherGraph` error says in what they differ.
+
     The module that was given is not changed, and shares everything with the planned one. Each call
     has a budget of its own: of a model with several planned parts, none counts what the others
     hold. Copies (`copy.deepcopy`, `pickle`, `torch.save`) have the same settings and make their own
@@ -99,8 +106,15 @@ def compile(
         )
     if inductor:
         require_compiler(part.device for part in module.parameters())
+    if (budget is None) is (plan is None):
+        raise InvalidInput("give a budget, or a plan that was made for one")
+    given = SavedStep.read(plan) if plan is not None else None
+    if given is not None and given.plan.store is not None and offload is None:
+        raise InvalidInput('the plan moves tensors: say where to, such as offload="host"')
+    allowed = given.plan.budget if given is not None else budget
+    assert allowed is not None
     settings = Settings(
-        budget,
+        allowed,
         profile,
         strategy,
         effort,
@@ -111,6 +125,7 @@ def compile(
     check_devices(settings, (part.device for part in module.parameters()))
     session = _session(settings, optimizer, check, inductor)
     session.wait = wait
+    session.given = given
     return _planned(module, session)
 
 

@@ -12,11 +12,14 @@ from typing import Any
 
 import torch
 
+from rekindle.errors import UnsupportedOption
+
 
 def draw(
     device: torch.device, operation: Any, /, *args: Any, **kwargs: Any
 ) -> tuple[torch.Tensor, Any]:
     """The generator's state, and what the operation gives from it."""
+    _refuse_capture(device)
     # The view makes the state known to whoever counts the storages that operations give.
     state = _state(device)
     return state.view(state.shape), operation(*args, **kwargs)
@@ -26,12 +29,23 @@ def replay(
     device: torch.device, state: torch.Tensor, operation: Any, /, *args: Any, **kwargs: Any
 ) -> Any:
     """What the operation gave from `state`. The generator stays where it is."""
+    _refuse_capture(device)
     now = _state(device)
     _set_state(device, state)
     try:
         return operation(*args, **kwargs)
     finally:
         _set_state(device, now)
+
+
+def _refuse_capture(device: torch.device) -> None:
+    """A CUDA graph would hold the state of the step in which it was captured, and repeat that."""
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        raise UnsupportedOption(
+            "the plan draws random numbers again, from a state that is fetched in each step, and a "
+            "CUDA graph cannot fetch it: capture the step without dropout, or with a budget in "
+            "which no draw is repeated"
+        )
 
 
 def _state(device: torch.device) -> torch.Tensor:

@@ -120,11 +120,14 @@ class Report:
     """Lines of the model's Python that ask whether they are compiled, and that the capture has to
     tell so: there the model may compute something else than in eager.
     """
+    costs: list[str] = field(default_factory=list)
+    """From which times the plans were made."""
 
     def __str__(self) -> str:
         if not self.graphs:
             return "nothing planned yet: a plan is made at the first call that needs gradients"
         lines = [str(graph) for graph in self.graphs]
+        lines.append("times: " + "; ".join(self.costs))
         if self.told_compiled:
             lines.append(
                 "the model is told that it is compiled, and may compute something else than in "
@@ -152,6 +155,7 @@ def report(model: Any) -> Report:
             for part, graph in graphs
         ],
         sorted({place for session in sessions.values() for place in session.told_compiled}),
+        sorted({session.costs for session in sessions.values()}),
     )
 
 

@@ -52,6 +52,7 @@ from rekindle.torch.planning import Decide, PlannedGraph, TimedPlan, better_than
 from rekindle.torch.ranks import agree
 from rekindle.torch.several_graphs import GraphsOfStep, Others, Part, first_pass
 from rekindle.torch.stores import transfers_for, with_store
+from rekindle.torch.target.saved import SavedStep
 from rekindle.torch.transfers import Transfers
 
 Compiler = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
@@ -136,6 +137,8 @@ class Session:
         self.inductor = inductor
         self.wait = wait
         """Whether a step waits for the best plan that the planner finds."""
+        self.given: SavedStep | None = None
+        """A plan that was made elsewhere, for the one graph that a step is."""
         self.state = State.BACKEND
         self.failure: RekindleError | None = None
         """Why the state is FAILED."""
@@ -368,6 +371,10 @@ class Session:
         return number, lowered
 
     def _plan(self, number: int, joint: Joint, lowered: Lowered) -> PlannedGraph:
+        if self.given is not None:
+            self.given.refuse_another(lowered.graph)
+            decided = TimedPlan(self.given.graph, self.given.plan, from_disk=True)
+            return plan_joint(joint, self.settings, lowered, given=decided)
         given = self._decided.get(number)
         if given is not None:
             return plan_joint(joint, self.settings, lowered, given=given)
@@ -427,7 +434,7 @@ class Session:
 
     def again(self) -> Session:
         """A session with the same settings that has planned nothing."""
-        return Session(
+        session = Session(
             self.settings,
             optimizer=self.optimizer,
             left_by_optimizer=self.left_by_optimizer,
@@ -435,13 +442,23 @@ class Session:
             inductor=self.inductor,
             wait=self.wait,
         )
+        session.given = self.given
+        return session
+
+    @property
+    def costs(self) -> str:
+        """From which times the plans are made, in words."""
+        if self.given is not None:
+            return self.given.costs
+        measured = self.settings.profile == "measure"
+        return "measured on this device" if measured else "a cost model, a prediction"
 
     def __deepcopy__(self, _memo: Any) -> Session:
         return self.again()
 
     def __reduce__(self) -> tuple[Callable[..., Session], tuple[Any, ...]]:
         options = self.check, self.inductor, self.wait
-        return _restored, (self.settings, *options, self.optimizer_bytes())
+        return _restored, (self.settings, *options, self.optimizer_bytes(), self.given)
 
     def backend(self) -> Compiler:
         """What `torch.compile` takes as its backend."""
@@ -521,9 +538,16 @@ class Session:
 
 
 def _restored(
-    settings: Settings, check: bool, inductor: bool, wait: bool, optimizer_bytes: int
+    settings: Settings,
+    check: bool,
+    inductor: bool,
+    wait: bool,
+    optimizer_bytes: int,
+    given: SavedStep | None = None,
 ) -> Session:
     """A session that was sent to another process, or kept in a file."""
-    return Session(
+    session = Session(
         settings, left_by_optimizer=optimizer_bytes, check=check, inductor=inductor, wait=wait
     )
+    session.given = given
+    return session

@@ -54,7 +54,7 @@ def profile(
 
     Parameters and buffers that the step does not read count as held.
     """
-    check_module(model)
+    check_module(model, is_run=False)
     joint = capture(model, inputs)
     lowered = lower(joint, name or type(model).__name__, unread(joint, resident_bytes(model)))
     graph, guessed = timed(joint, lowered, Settings(1.0, profile))

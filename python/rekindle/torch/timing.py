@@ -244,6 +244,11 @@ def roofline(node: fx.Node) -> float:
     )
 
 
+def is_counted(node: fx.Node) -> bool:
+    """Whether PyTorch counts its arithmetic: products, convolutions and attention."""
+    return getattr(node.target, "overloadpacket", None) in flop_registry
+
+
 def operations(node: fx.Node) -> float:
     """Arithmetic operations: PyTorch's own count where it has one, else one for each number that
     comes out.

@@ -1,0 +1,137 @@
+//! The device's allocator: what it would reserve for a plan, for a history, and plans for that.
+
+use pyo3::prelude::*;
+use rekindle_allocator::{
+    Caching, FootprintError, Request, ReserveError, Segments, footprint_within, plan_reserved,
+    replay_requests,
+};
+use rekindle_graph::{Bytes, Schedule};
+
+use crate::error::{invalid, no_plan, out_of_memory};
+use crate::graph::Graph;
+use crate::plan::{Plan, options};
+use crate::watch::PythonWatch;
+
+/// What the allocator has handed out and taken at most; a prediction.
+#[pyclass(frozen, eq, module = "rekindle")]
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) struct Footprint {
+    footprint: rekindle_allocator::Footprint,
+}
+
+#[pymethods]
+impl Footprint {
+    /// `max_memory_allocated`, in bytes.
+    #[getter]
+    fn allocated(&self) -> u64 {
+        self.footprint.allocated.get()
+    }
+
+    /// `max_memory_reserved`, in bytes.
+    #[getter]
+    fn reserved(&self) -> u64 {
+        self.footprint.reserved.get()
+    }
+
+    /// What is reserved and never handed out at once, in bytes.
+    #[getter]
+    fn fragmentation(&self) -> u64 {
+        self.footprint.reserved.saturating_sub(self.footprint.allocated).get()
+    }
+
+    /// How often a step gives cached memory back to the device because its limit is met.
+    #[getter]
+    fn given_back(&self) -> u32 {
+        self.footprint.given_back
+    }
+
+    fn __repr__(&self) -> String {
+        let rekindle_allocator::Footprint { allocated, reserved, .. } = self.footprint;
+        format!("<rekindle.Footprint: {allocated} allocated, {reserved} reserved, predicted>")
+    }
+}
+
+fn segments(expandable: bool) -> Segments {
+    match expandable {
+        true => Segments::Expandable,
+        false => Segments::Fixed,
+    }
+}
+
+fn limit_of(limit: Option<u64>) -> Bytes {
+    Bytes(limit.unwrap_or(u64::MAX))
+}
+
+/// The footprint of a plan, or of the plain step, that is repeated.
+#[pyfunction]
+#[pyo3(signature = (graph, plan = None, *, expandable = false, limit = None))]
+pub(crate) fn footprint(
+    py: Python<'_>,
+    graph: &Graph,
+    plan: Option<&Plan>,
+    expandable: bool,
+    limit: Option<u64>,
+) -> PyResult<Footprint> {
+    let plain;
+    let schedule = match plan {
+        Some(plan) => plan.schedule(),
+        None => {
+            plain = Schedule::plain(&graph.graph);
+            &plain
+        }
+    };
+    match footprint_within(&graph.graph, schedule, segments(expandable), limit_of(limit)) {
+        Ok(footprint) => Ok(Footprint { footprint }),
+        Err(FootprintError::Schedule(error)) => Err(invalid(py, error)),
+        Err(FootprintError::OutOfMemory(error)) => Err(out_of_memory(py, error)),
+    }
+}
+
+/// Plans so that the allocator reserves at most `budget`.
+#[pyfunction(name = "plan_reserved")]
+#[pyo3(signature = (
+    graph, budget, *, expandable = false, strategy = "search", effort = None, time_limit = None,
+    progress = None, store = None
+))]
+pub(crate) fn plan_for_reserved(
+    py: Python<'_>,
+    graph: &Graph,
+    budget: u64,
+    expandable: bool,
+    strategy: &str,
+    effort: Option<u8>,
+    time_limit: Option<f64>,
+    progress: Option<Py<PyAny>>,
+    store: Option<&str>,
+) -> PyResult<(Plan, Footprint)> {
+    let options = options(py, strategy, effort, store)?;
+    let mut watch = PythonWatch::new(time_limit, progress);
+    let (graph, segments) = (&graph.graph, segments(expandable));
+    let found = py.detach(|| plan_reserved(graph, Bytes(budget), segments, &options, &mut watch));
+    watch.finish()?;
+    match found {
+        Ok((planned, footprint)) => Ok((planned.into(), Footprint { footprint })),
+        Err(ReserveError::Plan(error)) => Err(no_plan(py, &error)),
+        Err(error @ ReserveError::DoesNotFit { .. }) => Err(out_of_memory(py, error)),
+    }
+}
+
+/// The footprint of a recorded history: addresses with the bytes that are handed out there, or
+/// with None where they are given back.
+#[pyfunction]
+#[pyo3(signature = (history, *, expandable = false, limit = None))]
+pub(crate) fn replay_history(
+    py: Python<'_>,
+    history: Vec<(u64, Option<u64>)>,
+    expandable: bool,
+    limit: Option<u64>,
+) -> PyResult<Footprint> {
+    let request = |(address, bytes): (u64, Option<u64>)| match bytes {
+        Some(bytes) => Request::Allocate(address, Bytes(bytes)),
+        None => Request::Free(address),
+    };
+    let history: Vec<Request> = history.into_iter().map(request).collect();
+    let allocator = Caching::new(segments(expandable)).with_limit(limit_of(limit));
+    let found = replay_requests(allocator, &history);
+    found.map(|footprint| Footprint { footprint }).map_err(|error| invalid(py, error))
+}

@@ -1,0 +1,208 @@
+"""`python -m rekindle.torch verify`, its records, margins and recorded histories of an allocator.
+What asks a GPU stands behind a meter; another takes its place here.
+"""
+
+import contextlib
+import io
+import json
+import os
+import pickle
+import subprocess
+import tempfile
+import unittest
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from test_compile import Layers
+
+import rekindle
+from rekindle.torch import read_snapshot, trace
+from rekindle.torch.__main__ import main
+from rekindle.torch.randomness import draw
+from rekindle.torch.target.devices import device_named
+from rekindle.torch.target.margins import CONTEXT, default_margins, replaced_margins
+from rekindle.torch.target.record import HostMeter, Measured, meter_here, verify
+
+MIB = 1 << 20
+SCRIPT = """
+import torch
+from test_compile import Layers
+
+def make_model():
+    torch.manual_seed(0)
+    return Layers(depth=3)
+
+def make_batch():
+    torch.manual_seed(1)
+    return torch.randn(64, 32)
+
+def make_optimizer(model):
+    return torch.optim.AdamW(model.parameters())
+"""
+
+
+class StandIn(HostMeter):
+    """A device that also tells what a GPU would."""
+
+    name = "stand-in"
+
+    def measure(self, step: Callable[[], Any], there: list[torch.Tensor]) -> Measured:
+        found = super().measure(step, there)
+        return Measured(found.live, found.live, 2 * MIB, 300 * MIB)
+
+
+class Records(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.script = self.folder / "train_step.py"
+        self.script.write_text(SCRIPT)
+        environment = mock.patch.dict(os.environ, REKINDLE_CACHE="off")
+        environment.start()
+        self.addCleanup(environment.stop)
+
+    def save(self) -> Path:
+        model = Layers(depth=3)
+        optimizer = torch.optim.AdamW(model.parameters())
+        step = trace(model.to("meta"), torch.randn(64, 32), optimizer=optimizer)
+        budget = (step.graph.floor + step.graph.peak) // 2
+        return step.plan(budget, effort=1).save(self.folder / "plan.json")
+
+    def test_predicted_is_measured_and_all_bits_are_the_same(self) -> None:
+        plan, record = self.save(), self.folder / "record.json"
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            code = main(["verify", str(plan), str(self.script), "--record", str(record)])
+        self.assertEqual(code, 0, said.getvalue())
+        self.assertIn("measured (equal)", said.getvalue())
+        self.assertIn("bits: all the same", said.getvalue())
+        found = json.loads(record.read_text())
+        self.assertEqual(found["format"], "rekindle.record/1")
+        self.assertEqual(found["planned"]["live"], found["predicted"]["live"])
+        # Eager's Python holds some values for longer than the captured step does.
+        self.assertGreaterEqual(found["plain"]["live"], found["predicted"]["plain_live"])
+        self.assertEqual(found["versions"]["torch"], torch.__version__)
+        self.assertIsNone(found["planned"]["reserved"], "the host reserves nothing")
+
+    def test_a_record_of_a_device_replaces_margins(self) -> None:
+        record = verify(self.save(), self.script, StandIn())
+        self.assertEqual(record.margins, {CONTEXT: 300 * MIB})
+        self.assertIn("reserved: not predicted", "\n".join(record.lines()))
+        path = record.write(self.folder / "gpu.json")
+        declared = default_margins(device_named("A100-80GB"), [], ranks=2)
+        self.assertEqual([line.is_measured for line in declared], [False] * 3)
+        lines = replaced_margins(declared, path)
+        self.assertEqual((lines[0].bytes, lines[0].is_measured), (300 * MIB, True))
+        self.assertIn("measured", str(lines[0]))
+        self.assertIn("declared", str(lines[1]))
+        named = replaced_margins(declared, {"NCCL buffers": "1GiB"})
+        self.assertEqual(named[2].bytes, 1 << 30)
+        for wrong in ({"no such": 1}, self.script):
+            with self.assertRaises(rekindle.InvalidInput):
+                replaced_margins(declared, wrong)
+        self.assertEqual(default_margins(device_named("cpu"), ["convolution"], 8), [])
+
+    def test_what_is_wrong_is_said(self) -> None:
+        plan = self.save()
+        self.script.write_text("def make_model(): pass")
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            self.assertEqual(main(["verify", str(plan), str(self.script)]), 2)
+            self.assertEqual(main(["verify", str(self.script), str(self.script)]), 2)
+            if not torch.cuda.is_available():
+                self.assertEqual(main(["verify", "a", "b", "--device", "cuda"]), 2)
+        self.assertIn("make_batch", said.getvalue())
+        self.assertIn("no saved plan", said.getvalue())
+        self.assertEqual(meter_here("cpu").kind, "cpu")
+
+    def test_a_draw_in_a_cuda_graph_is_refused(self) -> None:
+        with (
+            mock.patch("torch.cuda.is_current_stream_capturing", return_value=True),
+            self.assertRaisesRegex(rekindle.UnsupportedOption, "CUDA graph"),
+        ):
+            draw(torch.device("cuda"), torch.ops.aten.native_dropout.default)
+
+
+class Histories(unittest.TestCase):
+    def history(self) -> dict[str, Any]:
+        def event(action: str, address: int, size: int) -> dict[str, Any]:
+            return {"action": action, "addr": address, "size": size, "stream": 0, "frames": []}
+
+        events = [
+            event("segment_alloc", 0x1000000, 12 * MIB),
+            event("alloc", 0x1000000, 12 * MIB),
+            event("segment_alloc", 0x3000000, 2 * MIB),
+            event("alloc", 0x3000000, 512),
+            event("free_requested", 0x1000000, 12 * MIB),
+            event("free_completed", 0x1000000, 12 * MIB),
+            event("alloc", 0x1000000, 11 * MIB),
+            event("free_requested", 0x5000000, 1 * MIB),
+        ]
+        segments = [
+            {"device": 0, "total_size": size, "is_expandable": False, "blocks": []}
+            for size in (12 * MIB, 2 * MIB, 2 * MIB)
+        ]
+        return {"device_traces": [events], "segments": segments}
+
+    def write(self, data: bytes) -> Path:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        path = Path(folder.name) / "snapshot"
+        path.write_bytes(data)
+        return path
+
+    def test_a_history_is_read_and_replayed(self) -> None:
+        for data in (pickle.dumps(self.history()), json.dumps(self.history()).encode()):
+            found = read_snapshot(self.write(data))
+            # The block that is given back without having been handed out was there before.
+            self.assertEqual(found.requests[0], (0x5000000, MIB))
+            self.assertEqual(found.allocated, 12 * MIB + MIB + 512)
+            self.assertEqual(found.reserved, 16 * MIB)
+            replayed = found.replayed()
+            self.assertEqual(replayed.allocated, 12 * MIB + MIB + 512)
+            # Both small blocks share a segment here; there they may have had others before.
+            self.assertEqual(replayed.reserved, 14 * MIB)
+
+    def test_our_own_histories_have_their_recorded_peaks(self) -> None:
+        """A plan's requests, written as PyTorch writes them, read back and replayed."""
+        model = Layers(depth=4).to("meta")
+        step = trace(model, torch.randn(2048, 32), device="A100-80GB", dtype=torch.bfloat16)
+        live, events, address = {}, [], 1
+        sizes = [size for size, _ in step.graph.storages]
+        for node in step.graph.nodes:
+            for storage in node.writes:
+                if sizes[storage]:
+                    live[storage] = address
+                    events.append({"action": "alloc", "addr": address, "size": sizes[storage]})
+                    address += 1
+        for storage, at in live.items():
+            events.append({"action": "free_requested", "addr": at, "size": sizes[storage]})
+        path = self.write(json.dumps({"device_traces": [events], "segments": []}).encode())
+        found = read_snapshot(path)
+        self.assertEqual(found.allocated, sum(sizes))
+        replayed = found.replayed()
+        rounded = sum(-(-size // 512) * 512 for size in sizes)
+        self.assertGreaterEqual(replayed.allocated, rounded)
+        self.assertGreaterEqual(replayed.reserved, replayed.allocated)
+
+    def test_a_pickle_that_could_run_something_is_refused(self) -> None:
+        class Harmful:
+            def __reduce__(self) -> Any:
+                return subprocess.call, (["false"],)
+
+        path = self.write(pickle.dumps({"device_traces": [Harmful()]}))
+        with (
+            mock.patch("subprocess.call") as called,
+            self.assertRaisesRegex(rekindle.InvalidInput, "subprocess"),
+        ):
+            read_snapshot(path)
+        called.assert_not_called()
+        for data in (b"", b"{", pickle.dumps([1]), pickle.dumps({"device_traces": []})):
+            with self.assertRaises(rekindle.InvalidInput):
+                read_snapshot(self.write(data))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,334 @@
+"""Steps for devices that are not here: the same graph from `meta`, the predicted peak measured, and
+what a GPU runs in place of the host's operations against PyTorch's own rules for it.
+"""
+
+import copy
+import os
+import pickle
+import tempfile
+import unittest
+from pathlib import Path
+from unittest import mock
+
+import torch
+from planned_models import FAMILIES
+from test_compile import BATCH, Layers
+from torch import nn
+from torch.nn import functional as F
+
+import rekindle
+from rekindle.torch import allow_atomics, trace
+from rekindle.torch.capture import capture
+from rekindle.torch.effects import Effect, effect_of
+from rekindle.torch.target.autocast import HOST_ONLY, KERNELS
+from rekindle.torch.target.carry_over import SUBSTITUTIONS, autocast_on
+from rekindle.torch.target.devices import DEVICES, device_named
+from rekindle.torch.target.interfaces import autocast_of, without_contents
+from rekindle.torch.target.scratch import scratch_of
+
+HALF = torch.bfloat16
+
+
+class Attends(nn.Module):
+    """A block of a transformer with everything that a GPU runs otherwise."""
+
+    def __init__(self, dropout: float = 0.1, is_causal: bool = True) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(100, 64)
+        self.norm, self.rms = nn.LayerNorm(64), nn.RMSNorm(64)
+        self.qkv, self.out = nn.Linear(64, 192), nn.Linear(64, 64)
+        self.drop = nn.Dropout(dropout)
+        self.is_causal = is_causal
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        found = self.norm(self.embed(tokens))
+        sizes = (*tokens.shape, 3, 4, 16)
+        query, key, value = self.qkv(found).view(sizes).permute(2, 0, 3, 1, 4).unbind(0)
+        seen = F.scaled_dot_product_attention(query, key, value, is_causal=self.is_causal)
+        found = found + self.drop(self.out(self.rms(seen.transpose(1, 2).reshape(found.shape))))
+        shares = F.softmax(found, -1, dtype=torch.float32).square().mean()
+        scores = found @ self.embed.weight.t()
+        return shares + F.log_softmax(scores, -1, dtype=torch.float32).mean()
+
+
+class Wide(nn.Module):
+    """Layers that are large beside the allocator's segments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        parts = [part for _ in range(8) for part in (nn.Linear(512, 512), nn.GELU())]
+        self.layers = nn.Sequential(*parts)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x).square().mean()
+
+
+class Recurs(nn.Module):
+    """A recurrent cell, which a GPU has as one kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.LSTMCell(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        state = (x[0], x[0])
+        for row in x:
+            state = self.cell(row, state)
+        return state[0].square().mean()
+
+
+class Groups(nn.Module):
+    """Convolutions with group and batch norms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = [nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.SiLU(), nn.Conv2d(8, 8, 3)]
+        self.layers = nn.Sequential(*layers, nn.BatchNorm2d(8), nn.GELU())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x).square().mean()
+
+
+def tokens() -> torch.Tensor:
+    return torch.randint(100, (4, 32))
+
+
+MODELS = {
+    **{name: FAMILIES[name].build for name in ("resnet18", "bert", "gpt2", "vit", "unet")},
+    "layers": lambda: (Layers(), (torch.randn(BATCH, 32),)),
+    "attends": lambda: (Attends(), (tokens(),)),
+    "plain attends": lambda: (Attends(0.0, is_causal=False), (tokens(),)),
+    "recurs": lambda: (Recurs(), (torch.randn(5, 4, 16),)),
+    "groups": lambda: (Groups(), (torch.randn(4, 3, 12, 12),)),
+}
+"""Ten."""
+
+
+def on_meta(model: nn.Module) -> nn.Module:
+    return copy.deepcopy(model).to("meta")
+
+
+class TargetCase(unittest.TestCase):
+    def setUp(self) -> None:
+        torch.manual_seed(3)
+        environment = mock.patch.dict(os.environ, REKINDLE_CACHE="off")
+        environment.start()
+        self.addCleanup(environment.stop)
+
+
+class TheHost(TargetCase):
+    def test_a_graph_needs_no_contents_and_the_peak_is_then_measured(self) -> None:
+        for name, make in MODELS.items():
+            with self.subTest(name), tempfile.TemporaryDirectory() as folder:
+                model, batch = make()
+                # Moving a model to `meta` would untie its weights; it is made there.
+                with torch.device("meta"):
+                    empty, _ = make()
+                step, hollow = trace(model, batch), trace(empty, batch)
+                self.assertEqual(step.graph, hollow.graph)
+                budget = (hollow.graph.floor + hollow.graph.peak) // 2
+                plan = hollow.plan(budget, effort=1)
+                file = plan.save(Path(folder) / "plan.json")
+                planned = rekindle.compile(model, plan=file, check=True)
+                # The first step also compares with eager, which makes numbers of its own.
+                planned(*batch).backward()
+                model.zero_grad()
+                there = [*model.parameters(), *model.buffers(), *batch]
+                with rekindle.measure_peak(there) as measured:
+                    planned(*batch).backward()
+                self.assertEqual(measured.peak, plan.live, "predicted and measured")
+                self.assertLessEqual(measured.peak, budget)
+
+    def test_the_largest_batch_of_a_model_without_contents(self) -> None:
+        budget = 200_000
+        known = rekindle.max_batch(Layers(), lambda n: torch.randn(n, 32), budget=budget)
+        hollow = rekindle.max_batch(
+            on_meta(Layers()), lambda n: torch.randn(n, 32, device="meta"), budget=budget
+        )
+        self.assertEqual(known, hollow)
+        found = trace(on_meta(Layers()), torch.randn(4, 32)).max_batch(budget)
+        self.assertEqual((found.plain, found.planned), (known.plain_size, known.size))
+        self.assertIsNone(found.offload)
+        self.assertIn("prediction", str(found))
+
+    def test_another_step_is_refused_by_what_differs(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            step = trace(Layers(), torch.randn(BATCH, 32))
+            file = step.plan(step.graph.peak).save(Path(folder) / "plan.json")
+            planned = rekindle.compile(Layers(), plan=file)
+            with self.assertRaisesRegex(rekindle.AnotherGraph, "was planned with 65536 bytes"):
+                planned(torch.randn(BATCH // 2, 32))
+            again = pickle.loads(pickle.dumps(planned))
+            again(torch.randn(BATCH, 32)).backward()
+            self.assertIn("data sheet of cpu", str(rekindle.report(again)))
+            file.write_text(file.read_text().replace("rekindle.step/1", "rekindle.step/9"))
+            with self.assertRaisesRegex(rekindle.InvalidInput, "format"):
+                rekindle.compile(Layers(), plan=file)
+        with self.assertRaisesRegex(rekindle.InvalidInput, "a budget, or a plan"):
+            rekindle.compile(Layers())
+
+    def test_measured_times_take_the_place_of_the_data_sheet(self) -> None:
+        model, x = Layers(), torch.randn(BATCH, 32)
+        step = trace(model, x)
+        measured = rekindle.profile(model, x).graph
+        timed = step.with_times(measured, "a profile")
+        self.assertEqual(timed.graph.time, measured.time)
+        self.assertIn("measured: a profile", timed.costs)
+        with self.assertRaisesRegex(rekindle.InvalidInput, "not that of this step"):
+            step.with_times(trace(model, x[:8]).graph, "another")
+
+
+class AGpu(TargetCase):
+    def names(self, device: str, **options: object) -> list[str]:
+        joint = capture(on_meta(Attends()), tokens(), device_named(device), **options)
+        return [str(node.target) for node in joint.computing()]
+
+    def test_each_device_has_its_own_attention(self) -> None:
+        for device, dtype, kernel in (
+            ("H100-80GB", HALF, "_scaled_dot_product_cudnn_attention"),
+            ("A100-80GB", HALF, "_scaled_dot_product_flash_attention"),
+            ("A100-80GB", None, "_scaled_dot_product_efficient_attention"),
+            ("T4", torch.float16, "_scaled_dot_product_efficient_attention"),
+            ("MI300X", HALF, "_scaled_dot_product_flash_attention"),
+        ):
+            with self.subTest(f"{device}, {dtype}"):
+                names = self.names(device, dtype=dtype)
+                self.assertIn(f"aten.{kernel}.default", names)
+                self.assertIn(f"aten.{kernel}_backward.default", names)
+                self.assertIn("aten.native_dropout.default", names)
+                self.assertIn("aten._fused_rms_norm_backward.default", names)
+                self.assertFalse([name for name in names if "for_cpu" in name])
+
+    def test_what_is_saved_is_what_the_meta_functions_of_cuda_say(self) -> None:
+        joint = capture(on_meta(Attends()), tokens(), device_named("A100-80GB"), HALF)
+        found = {str(node.target): node for node in joint.computing()}
+        for node in found.values():
+            for tensor in torch.utils._pytree.tree_leaves(node.meta["val"]):
+                if isinstance(tensor, torch.Tensor):
+                    self.assertEqual(tensor.device.type, "cuda", node.name)
+        _, mean, _ = found["aten.native_layer_norm.default"].meta["val"]
+        self.assertEqual(mean.dtype, torch.float32, "a host keeps it in the input's type")
+        _, mask = found["aten.native_dropout.default"].meta["val"]
+        self.assertEqual(mask.dtype, torch.bool)
+        flash = found["aten._scaled_dot_product_flash_attention.default"].meta["val"]
+        self.assertEqual((flash[1].shape, flash[1].dtype), ((4, 4, 32), torch.float32))
+        backward = found["aten._scaled_dot_product_flash_attention_backward.default"]
+        # Sums for 128 rows of heads of 32, and one number more for each row.
+        self.assertEqual(scratch_of(backward), 4 * 4 * 128 * 33 * 4)
+
+    def test_the_table_is_what_cuda_does(self) -> None:
+        """Substitutions are compared with PyTorch's own dispatch for CUDA when a step is captured:
+        without one, the comparison refuses the step. Attention and fused norms it cannot see.
+        """
+        device = device_named("A100-80GB")
+        for gone in SUBSTITUTIONS[1:-1]:
+            self.assertIn("aten/src/ATen/native", gone.source)
+            left = tuple(s for s in SUBSTITUTIONS if s is not gone)
+            with (
+                self.subTest(str(gone.operation)),
+                mock.patch("rekindle.torch.target.carry_over.SUBSTITUTIONS", left),
+                self.assertRaisesRegex(rekindle.CannotCarryOver, "no substitution is known"),
+            ):
+                capture(on_meta(Attends()), tokens(), device, torch.float16)
+
+    def test_what_cannot_be_carried_over_is_named(self) -> None:
+        with self.assertRaisesRegex(rekindle.CannotCarryOver, "_thnn_fused_lstm_cell"):
+            trace(Recurs(), torch.randn(5, 4, 16), device="H100-80GB")
+        with self.assertRaisesRegex(rekindle.InvalidInput, "no data sheet"):
+            trace(Layers(), torch.randn(4, 32), device="H100-79GB")
+
+    def test_a_budget_holds_for_what_is_reserved(self) -> None:
+        step = trace(on_meta(Wide()), torch.randn(40_000, 512), device="H100-80GB", dtype=HALF)
+        plain = rekindle._native.footprint(step.graph)
+        self.assertGreaterEqual(plain.allocated, step.graph.peak)
+        self.assertGreaterEqual(plain.reserved, plain.allocated)
+        self.assertEqual(plain.fragmentation, plain.reserved - plain.allocated)
+        budget = step.margin_bytes + plain.reserved * 3 // 4
+        plan = step.plan(budget, effort=1)
+        self.assertLessEqual(plan.needed, budget)
+        self.assertLessEqual(plan.live, plan.footprint.allocated)
+        for word in ("prediction", "reserved", "cuBLAS", "data sheet"):
+            self.assertIn(word, str(plan))
+        fit = step.fits(budget)
+        self.assertEqual((fit.plain.fits, fit.planned.fits, bool(fit)), (False, True, True))
+        with self.assertRaisesRegex(rekindle.DoesNotFit, "margins"):
+            step.plan(step.margin_bytes + plain.reserved // 10, effort=1)
+        with self.assertRaises(rekindle.DoesNotFit):
+            rekindle._native.footprint(step.graph, limit=plain.reserved // 4)
+
+    def test_operations_that_do_not_repeat_are_kept_unless_allowed(self) -> None:
+        joint = capture(on_meta(Attends()), tokens(), device_named("A100-80GB"), HALF)
+        node = next(n for n in joint.computing() if "embedding_dense_backward" in str(n.target))
+        self.assertIs(effect_of(node), Effect.ONCE)
+        self.addCleanup(allow_atomics, False)
+        allow_atomics()
+        self.assertIs(effect_of(node), Effect.PURE)
+        host = capture(Attends(), tokens())
+        allow_atomics(False)
+        node = next(n for n in host.computing() if "embedding_dense_backward" in str(n.target))
+        self.assertIs(effect_of(node), Effect.PURE)
+
+    def test_data_sheets(self) -> None:
+        for device in DEVICES.values():
+            self.assertTrue(device.source)
+            self.assertGreater(device.bandwidth, 0)
+            if device.is_gpu:
+                self.assertGreaterEqual(device.rate(HALF), device.rate(torch.float32))
+                rekindle._native.parse_store(device.store)
+
+
+AUTOCAST_CALLS = {
+    "layer_norm": lambda x: F.layer_norm(x, (8,)),
+    "group_norm": lambda x: F.group_norm(x, 2),
+    "rms_norm": lambda x: F.rms_norm(x, (8,)),
+    "softmax.int": lambda x: x.softmax(-1),
+    "log_softmax.int": lambda x: x.log_softmax(-1),
+    "sum": lambda x: x.sum(),
+    "sum.dim_IntList": lambda x: x.sum(-1),
+    "cumsum": lambda x: x.cumsum(-1),
+    "prod": lambda x: x.prod(),
+    "exp": lambda x: x.exp(),
+    "log": lambda x: x.log(),
+    "rsqrt": lambda x: x.rsqrt(),
+    "reciprocal": lambda x: x.reciprocal(),
+    "pow.Tensor_Scalar": lambda x: x.pow(2),
+    "softplus": lambda x: F.softplus(x),
+    "logsumexp": lambda x: x.logsumexp(-1),
+    "cosine_similarity": lambda x: F.cosine_similarity(x, x),
+    "linalg_vector_norm": lambda x: torch.linalg.vector_norm(x),
+    "einsum": lambda x: torch.einsum("ij,kj->ik", x, x),
+    "mv": lambda x: x.mv(x[0]),
+    "addcmul": lambda x: x.addcmul(x.float(), x),
+    "atan2": lambda x: x.atan2(x.float()),
+    "index_put": lambda x: x.index_put((x[:, 0].long(),), x.float()),
+    "cat": lambda x: torch.cat([x, x.float()]),
+    "stack": lambda x: torch.stack([x, x.float()]),
+    "cross_entropy_loss": lambda x: F.cross_entropy(x, x[:, 0].long()),
+    "mse_loss": lambda x: F.mse_loss(x, x),
+    "linear": lambda x: F.linear(x.float(), x.float()),
+    "gelu": lambda x: F.gelu(x),
+}
+"""Operations that autocast treats, and one that it leaves alone."""
+
+
+class Autocast(TargetCase):
+    def test_its_rules_are_those_of_cuda(self) -> None:
+        device = device_named("A100-80GB")
+        self.assertTrue(set(HOST_ONLY) and KERNELS)
+        for name, call in AUTOCAST_CALLS.items():
+            with self.subTest(name), without_contents():
+                with autocast_of("cuda", HALF):
+                    there = call(torch.empty(8, 8, dtype=HALF, device="cuda"))
+                with autocast_on(device, HALF):
+                    here = call(torch.empty(8, 8, dtype=HALF))
+                self.assertEqual((here.dtype, here.shape), (there.dtype, there.shape))
+
+    def test_a_step_in_mixed_precision(self) -> None:
+        x = tokens()
+        half = trace(on_meta(Attends()), x, device="A100-80GB", autocast=HALF).graph
+        single = trace(on_meta(Attends()), x, device="A100-80GB").graph
+        self.assertNotEqual(half.digest, single.digest)
+
+
+if __name__ == "__main__":
+    unittest.main()
