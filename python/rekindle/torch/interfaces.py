@@ -41,6 +41,7 @@ NEEDED: tuple[Interface, ...] = (
     ("skip_nnmodule_hook_guards", "torch._dynamo.config"),
     ("activation_memory_budget", "torch._functorch.config"),
     ("backward_pass_autocast", "torch._functorch.config"),
+    ("fallback_random", "torch._inductor.config"),
     ("detect_fake_mode", "torch._guards"),
     ("OpOverload", "torch._ops"),
     ("unset_fake_temporarily", "torch._subclasses.fake_tensor"),
@@ -126,6 +127,7 @@ from torch._dynamo.variables.base import VariableTracker  # noqa: E402
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable  # noqa: E402
 from torch._functorch import config as functorch_config  # noqa: E402
 from torch._guards import detect_fake_mode  # noqa: E402
+from torch._inductor import config as inductor_config  # noqa: E402
 from torch._ops import OpOverload  # noqa: E402
 from torch._subclasses.fake_tensor import unset_fake_temporarily as without_fakes  # noqa: E402
 from torch.fx.graph_module import _get_attr as attribute_of  # noqa: E402
@@ -265,7 +267,8 @@ def eager_dispatch() -> Iterator[None]:
     """While a step is traced in this scope, its operations fall apart as they do in eager.
 
     Tracing has forms of its own for some operations (dropout, interpolation, recurrent layers, …),
-    which round differently. They are put away, so that PyTorch finds eager's.
+    which round differently. They are put away, so that PyTorch finds eager's. And tracing leaves
+    out draws that nobody reads, after which eager's generator stands elsewhere; it keeps them here.
     """
     put_away: list[tuple[Any, Any, Any]] = []
     for operation in _operations():
@@ -274,7 +277,8 @@ def eager_dispatch() -> Iterator[None]:
                 put_away.append((operation, key, operation.py_kernels.pop(key)))
                 operation._dispatch_cache.clear()
     try:
-        yield
+        with inductor_config.patch(fallback_random=True):
+            yield
     finally:
         for operation, key, kernel in put_away:
             operation.py_kernels[key] = kernel
