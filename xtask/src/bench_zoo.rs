@@ -204,7 +204,7 @@ fn claim(model: &str, rows: &[Row]) -> Claim {
 
 const HEADER: &str = "\
 | model | library | graphs | contender | budget, MiB | peak, MiB | with scratch, MiB \
-| predicted, MiB | numbers that differ | time × eager | first call, s |
+| predicted, MiB | numbers that differ | processor time × eager | first call, s |
 |---|---|---|---|---|---|---|---|---|---|---|
 ";
 
@@ -218,8 +218,11 @@ fn summary(archive: &Archive, results: &[(Case, Vec<Row>)], claims: &[Claim]) ->
          compared with eager's by its bits. A peak is that of forward and backward, parameters \
          and batch included: of all live storages, and with scratch, by what the allocator handed \
          out; the predicted one has the scratch. `checkpointing` is the library's own switch, \
-         `torch budget` PyTorch's `activation_memory_budget`. Times are medians of three steps on \
-         a machine that does nothing else for us, not beside each other: a rough sign.\n\n\
+         `torch budget` PyTorch's `activation_memory_budget`. Where a share is refused, because \
+         parameters and their gradients alone take more, the smallest budget is the one that the \
+         error names. Times are processor time, since the machine did other work beside this: of \
+         a step the median of three, as a multiple of eager's, and of the first call, which \
+         captures and plans (effort 2). On steps of milliseconds that is a rough sign.\n\n\
          {holding} of {} models hold everything at every budget.\n\n",
         archive.cases_made_on(&MODELS)?,
         results.len(),

@@ -11,7 +11,8 @@ depends on the values of a tensor, so they ask in order not to branch. Inside a 
   this call. Where there is an input, a guard decides it anew in each call: another answer is
   another graph, with a plan of its own. A branch on a random number that goes one way whatever is
   drawn (a layer that is dropped with probability zero) goes that way;
-* what is only said (a logger's messages, warnings) is left out of the capture.
+* what is only said (a logger's messages, warnings) is left out of the capture, and locks and
+  context variables do not end a graph (`python_context`).
 
 Limits: a branch on two inputs, on random numbers that do decide, or on what needs a gradient ends
 the graph, as it does without this file.
@@ -22,7 +23,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -39,6 +40,7 @@ from rekindle.torch.interfaces import (
     without_fakes,
     without_modes,
 )
+from rekindle.torch.python_context import followed
 from rekindle.torch.randomness import GeneratorStates
 
 MOST_CHANGES = 32
@@ -59,10 +61,11 @@ class Route:
         """The answer that was changed last, and because of which end."""
 
     @contextmanager
-    def taken(self) -> Iterator[None]:
-        """What is captured in this scope goes this way."""
+    def taken(self, *, is_whole: bool) -> Iterator[None]:
+        """What is captured in this scope goes this way. Whether it is to be one graph."""
         self._asked = []
         with (
+            followed() if is_whole else nullcontext(),
             answer_to_libraries(self._answer),
             decide_branches(_decide),
             dynamo_config.patch(ignore_logging_functions=_said_only()),
