@@ -38,6 +38,7 @@ from rekindle.settings import Budget, Settings
 from rekindle.torch.allocator import allocations
 from rekindle.torch.held import storage_bytes
 from rekindle.torch.interfaces import pytree, reset_dynamo
+from rekindle.torch.joint import tensors_of
 from rekindle.torch.module import session_of
 
 STEPS = 2
@@ -133,7 +134,15 @@ class Run:
     def there(self) -> list[Tensor]:
         """What is in memory before a step."""
         leaves = [t for t in pytree.tree_leaves(self.arguments) if isinstance(t, Tensor)]
-        return [*self.module.parameters(), *self.module.buffers(), *leaves]
+        return [*self.module.parameters(), *self.module.buffers(), *leaves, *self.constants()]
+
+    def constants(self) -> list[Tensor]:
+        """Tensors that a captured graph holds: eager makes them anew in each step."""
+        if not isinstance(self.step, rekindle.PlannedModule):
+            return []
+        graphs = [planned.joint.graph for planned in session_of(self.step).planned]
+        nodes = [node for graph in graphs for node in graph.find_nodes(op="get_attr")]
+        return [tensor for node in nodes for tensor in tensors_of(node)]
 
     def clear(self) -> None:
         self.module.zero_grad(set_to_none=True)
@@ -216,9 +225,9 @@ class Model:
 
 
 def describe_plan(row: Row, planned: rekindle.PlannedModule) -> None:
-    graphs = session_of(planned).planned
-    row.graphs = len(graphs)
-    row.budget = max(graph.plan.budget for graph in graphs)
+    session = session_of(planned)
+    graphs = session.planned
+    row.graphs, row.budget = len(graphs), session.largest_budget
     if len(graphs) == 1:
         row.predicted = graphs[0].modules.peak_of_storages
         row.predicted_allocated = graphs[0].peak

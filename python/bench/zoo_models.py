@@ -165,9 +165,9 @@ def clip() -> Built:
         vision_config={**tower, "image_size": 32, "patch_size": 8},
         projection_dim=32,
     )  # fmt: skip
-    tokens = torch.randint(3, VOCABULARY, (4, 16))
+    tokens = torch.randint(3, VOCABULARY, (24, 16))
     tokens[:, -1] = 2
-    return model, {"input_ids": tokens, "pixel_values": pixels(4, 32), "return_loss": True}
+    return model, {"input_ids": tokens, "pixel_values": pixels(24, 32), "return_loss": True}
 
 
 def whisper() -> Built:

@@ -214,6 +214,7 @@ class Runner:
         if not call.runs:
             raise self._unplanned()
         if call.breaks and not is_sharded(self.module):
+            self.session.ends.update(why.partition("\n")[0] for why in call.breaks)
             what = (
                 f"the step is {len(call.runs)} graphs: each is planned, but what runs between them"
                 if len(call.runs) > 1
