@@ -341,7 +341,7 @@ class CaptureFailed(BaseException):
 
 
 def _own(part: Callable[..., Any]) -> Callable[..., Any]:
-    """A part of ours that Dynamo calls: what it raises, and Dynamo does not know, is our mistake."""
+    """A part of ours that Dynamo calls: what it raises and Dynamo does not know is our mistake."""
 
     def call(*args: Any) -> Any:
         try:
