@@ -20,7 +20,7 @@ use super::pulse::Pulse;
 
 /// Halvings of the range between the floor and the lowest peak so far, without work to follow and
 /// with it.
-const HALVINGS: (u32, u32) = (4, 7);
+const HALVINGS: (u32, u32) = (7, 7);
 /// Searches after them, which share the work.
 const ROUNDS: u32 = 3;
 /// How far below the lowest peak so far the first of them aims, as a share of it; halved whenever

@@ -297,6 +297,7 @@ impl<'a, 'w> Search<'a, 'w> {
         if is_done || self.problem.natural.len() < 2 || self.report(0) {
             return;
         }
+        self.nest_in(&self.problem.natural, &STAGES[1..]);
         for start in self.starts.clone() {
             if self.best.peak > self.limit {
                 let work = INSIST / STARTS as u64;
