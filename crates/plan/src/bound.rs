@@ -69,7 +69,7 @@ fn moments(problem: &Problem) -> Vec<usize> {
     let during = problem.bytes_during(&problem.natural);
     let mut nodes: Vec<usize> = (1..during.len()).collect();
     nodes.sort_by_key(|&i| -during[i]);
-    let mut taken = vec![0; STRETCHES];
+    let mut taken = [0; STRETCHES];
     let mut others = Vec::new();
     let rest = nodes.split_off(MOMENTS.min(nodes.len()));
     for i in rest {

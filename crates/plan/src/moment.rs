@@ -1,7 +1,7 @@
 //! One moment of every schedule, if bytes had a price: the first run of a node `v`.
 //!
-//! In: a problem, a budget and `v`. Out, for a price λ of a byte, the least `time of what runs again
-//! + λ · bytes that are live` over everything that a schedule can do.
+//! In: a problem, a budget and `v`. Out, for a price λ of a byte, the least `time of what runs
+//! again + λ · bytes that are live` over everything that a schedule can do.
 //!
 //! Argument. At the first run of `v` every node that leads to `v` has run, and none that `v` leads
 //! to has. Each other node is *free*: it has run, or has not. Let `F_u = 1` if the first run of

@@ -194,6 +194,8 @@ struct Search<'a, 'w> {
     done: u64,
     common: u64,
     best: Found,
+    /// Whether a first plan is looked for longer where it does not fit.
+    insists: bool,
     /// The best few sequences so far, the best first.
     starts: Vec<Found>,
     cutter: Cutter<'a>,
@@ -253,6 +255,7 @@ impl<'a, 'w> Search<'a, 'w> {
             work,
             done: 0,
             common: work.min(self::work(problem, Effort::DEFAULT)),
+            insists: true,
             starts: vec![best.clone()],
             best,
             cutter: match work {
@@ -293,7 +296,7 @@ impl<'a, 'w> Search<'a, 'w> {
 
     /// What is left for a first plan that does not fit yet: a short annealing with bold moves.
     fn insist(&mut self) {
-        let is_done = self.is_enough() || self.is_hopeless();
+        let is_done = !self.insists || self.is_enough() || self.is_hopeless();
         if is_done || self.problem.natural.len() < 2 || self.report(0) {
             return;
         }
