@@ -7,7 +7,7 @@
 
 use std::fmt::Write as _;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 
 use crate::archive::{Archive, Case, Claim, check_names, lines, list, mebibytes};
 use crate::python;
@@ -247,6 +247,8 @@ fn cells(row: &Row, eager: Option<f64>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use anyhow::Context as _;
+
     use super::*;
 
     #[test]
