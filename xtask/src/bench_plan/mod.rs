@@ -8,7 +8,7 @@
 //! with the default effort. The task fails if a verdict does.
 
 mod cases;
-mod layered;
+pub(crate) mod layered;
 mod row;
 mod synthetic;
 pub(crate) mod tool;
