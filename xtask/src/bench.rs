@@ -16,7 +16,7 @@ use crate::archive::{Archive, check_names, is_wanted, mebibytes, median};
 use crate::repo::Repo;
 use crate::{
     bench_analysis, bench_compare, bench_limit, bench_plan, bench_profile, bench_torch,
-    bench_transfers, bench_zoo, python,
+    bench_train, bench_transfers, bench_zoo, python,
 };
 
 /// Its name, the model, its sizes as `engine_peer` takes them (`python/bench/serve_torch.py` knows
@@ -38,7 +38,7 @@ const ROUNDS: usize = 4;
 /// A benchmark, which gets the names of cases.
 type Bench = (&'static str, fn(&Repo, &[String]) -> Result<()>);
 
-const BENCHES: [Bench; 9] = [
+const BENCHES: [Bench; 10] = [
     ("plan", bench_plan::run),
     ("engine", engine),
     ("profile", bench_profile::run),
@@ -48,6 +48,7 @@ const BENCHES: [Bench; 9] = [
     ("zoo", bench_zoo::run),
     ("analysis", bench_analysis::run),
     ("transfers", bench_transfers::run),
+    ("train", bench_train::run),
 ];
 
 /// Runs the benchmark that `words` name.

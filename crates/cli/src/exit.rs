@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use rekindle_allocator::ReserveError;
 use rekindle_analysis::TableError;
+use rekindle_data::DataError;
 use rekindle_engine::{EngineError, KernelError, SpillError};
 use rekindle_graph::FileError;
 use rekindle_models::ModelError;
@@ -150,6 +151,8 @@ fn of_training(error: &rekindle::Error) -> Option<u8> {
         | Error::TooSlow { .. }
         | Error::PlainDoesNotFit { .. }
         | Error::PlainOutOfMemory { .. }
+        | Error::EvaluationDoesNotFit { .. }
+        | Error::Data(DataError::Memory { .. })
         | Error::Plan(PlanError::Infeasible(_)) => Some(INFEASIBLE),
         Error::Plan(PlanError::Rejected { .. })
         | Error::Rewrite(_)
@@ -163,7 +166,12 @@ fn of_training(error: &rekindle::Error) -> Option<u8> {
         }
         Error::Engine(EngineError::Store { .. })
         | Error::Profile(ProfileError::Engine(EngineError::Store { .. })) => Some(BAD_FILE),
-        Error::Plan(PlanError::NeedsStore { .. }) => Some(USAGE),
+        Error::Plan(PlanError::NeedsStore { .. })
+        | Error::NoData { .. }
+        | Error::NothingToEvaluate
+        | Error::Data(DataError::NoTokenizer | DataError::TooFew { .. }) => Some(USAGE),
+        Error::Data(DataError::Thread(_) | DataError::Ended) => None,
+        Error::Data(_) => Some(BAD_FILE),
         Error::Plan(PlanError::Stopped { .. })
         | Error::Profile(_)
         | Error::Engine(_)

@@ -101,6 +101,15 @@ pub(crate) fn planned_engine(fitted: &Fitted) -> Result<Engine, EngineError> {
     set_up(&fitted.layout, fitted.seed, fitted.folder.as_deref())
 }
 
+/// Sets up a step that has been placed, with a store in `folder` if it moves anything, and a bar.
+pub(crate) fn engine_with(
+    layout: &Layout,
+    seed: u64,
+    folder: Option<&Path>,
+) -> Result<Engine, EngineError> {
+    set_up(layout, seed, folder)
+}
+
 fn set_up(layout: &Layout, seed: u64, folder: Option<&Path>) -> Result<Engine, EngineError> {
     let mut meter = Meter::new(None);
     rekindle::set_up(layout, seed, folder, &mut |preparing| meter.prepare(preparing, ""))
