@@ -80,7 +80,7 @@ impl Coder {
         Ok(Coder { path: path.to_owned(), tokenizer, end, vocab, out })
     }
 
-    /// Adds the tokens of a file. What was written of a file that turns out bad is taken back.
+    /// Adds the tokens of a file, which is read twice: nothing is added of one that is no text.
     fn file(&mut self, path: &Path) -> Result<(), DataError> {
         let bad = |why: String| DataError::BadFile { path: path.to_owned(), why };
         let mut file = BufReader::new(open_file(path).map_err(|error| bad(error.to_string()))?);
@@ -131,10 +131,8 @@ impl Coder {
     }
 
     fn finish(self) -> Result<Array, DataError> {
-        let path = self.path.clone();
         let failed = |source| DataError::Read { path: PathBuf::from("the file of tokens"), source };
         let file = self.out.into_inner().map_err(|error| failed(error.into_error()))?;
-        let _ = path;
         let name = Path::new("the tokenised text");
         Ok(Array::raw(DataFile::new(file, name)?, Number::U32))
     }

@@ -137,7 +137,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         (Some(model), Some(batches)) => Some(Evaluation::beside(layout, model, batches)?),
         _ => None,
     };
-    let layout = with_room(layout, evaluation.as_ref(), arguments, memory)?;
+    let room = memory.arena(arguments.budget, plain.predicted().arena)?;
+    let layout = with_room(layout, evaluation.as_ref(), room)?;
     let folder = staged.as_ref().and_then(|staged| staged.fitted.folder.as_deref());
     let engine = stages::engine_with(&layout, options.seed, folder)?;
     let predicted = engine.predicted();
@@ -356,14 +357,11 @@ fn stages(
 fn with_room(
     layout: &Layout,
     evaluation: Option<&Evaluation<'_>>,
-    arguments: &Arguments,
-    memory: Memory,
-) -> anyhow::Result<Layout> {
+    room: Option<Bytes>,
+) -> Result<Layout, Error> {
     let needed = evaluation.map_or(Bytes::ZERO, Evaluation::room);
-    let room = memory.arena(arguments.budget, layout.predicted().arena)?;
-    // A share is one of the plain step's arena, in which an evaluation always has room.
-    match room.filter(|room| needed > *room && memory.is_bytes(arguments.budget)) {
-        Some(budget) => Err(Error::EvaluationDoesNotFit { budget, needed })?,
+    match room.filter(|&room| needed > room) {
+        Some(budget) => Err(Error::EvaluationDoesNotFit { budget, needed }),
         None => Ok(layout.clone().with_room(needed)),
     }
 }

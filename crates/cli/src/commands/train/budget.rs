@@ -45,10 +45,6 @@ impl Memory {
         }
     }
 
-    pub(crate) fn is_bytes(self, budget: Option<Budget>) -> bool {
-        matches!(budget, Some(Budget::Bytes(_)))
-    }
-
     pub(crate) fn text(self, budget: Option<Budget>, plain: Bytes, room: Bytes) -> String {
         let whole = self.whole(budget, plain).unwrap_or_default();
         let share = percent(room.get() as f64 / plain.get().max(1) as f64);

@@ -29,7 +29,6 @@ pub(crate) struct Shown<'a> {
     /// Bad files so far; each is named once.
     bad: Vec<PathBuf>,
     epoch: Epoch,
-    losses: Vec<Value>,
     evaluations: Vec<Value>,
     /// What went wrong where it could not be told.
     failed: Option<anyhow::Error>,
@@ -58,7 +57,6 @@ impl<'a> Shown<'a> {
             of_tokens: !matches!(kind, InputKind::Features { .. }),
             bad: Vec::new(),
             epoch: Epoch::default(),
-            losses: Vec::new(),
             evaluations: Vec::new(),
             failed: None,
         };
@@ -144,7 +142,6 @@ impl<'a> Shown<'a> {
             ("best_update", json!(best.map(|best| best.1))),
             ("stopped_early", json!(session.is_stopped())),
             ("skipped_files", json!(self.bad)),
-            ("losses", json!(self.losses)),
             ("evaluations", json!(self.evaluations)),
             ("bits", json!(bits(session)?)),
         ])
@@ -174,7 +171,6 @@ impl Watch for Shown<'_> {
         report.skipped.iter().for_each(|skipped| self.skip(skipped));
         self.epoch.sum += report.loss;
         self.epoch.count += 1;
-        self.losses.push(json!(report.loss));
         let seconds = self.started.elapsed().as_secs_f64();
         self.add(&Row::of_update(report, seconds));
         let remark = format!("loss {:.4}, rate {:.2e}", report.loss, report.learning_rate);
@@ -186,7 +182,7 @@ impl Watch for Shown<'_> {
 
     fn evaluating(&mut self, done: u64, total: u64, skipped: &[Skipped]) {
         skipped.iter().for_each(|skipped| self.skip(skipped));
-        let _ = (done, total);
+        self.bar.show(done, total, "evaluating");
     }
 
     fn evaluated(&mut self, session: &Session<'_>, metrics: &Metrics, is_best: bool) {
