@@ -225,6 +225,7 @@ fn kernel_of(op: &Op) -> &dyn Kernel {
         Op::Split(op) => op,
         Op::Concat(op) => op,
         Op::Accumulate(op) => op,
+        Op::Keep(op) => op,
         Op::SquareSum(op) => op,
         Op::Sgd(op) => op,
         Op::Adam(op) => op,

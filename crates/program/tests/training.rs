@@ -68,7 +68,7 @@ fn clipped_updates_wait_for_every_gradient_and_summed_ones_take_the_sums() {
     assert!(squares.last() < adams.first(), "{squares:?} and {adams:?}");
     for &adam in &adams {
         let gradient = program.nodes[adam].reads[1];
-        assert!(program.tensor(gradient).name.ends_with(".gradient_sum"));
+        assert!(program.tensor(gradient).name.ends_with(".gradient_sum.total"));
     }
 }
 

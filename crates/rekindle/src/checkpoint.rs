@@ -37,7 +37,7 @@ pub(crate) fn persistent(program: &Program) -> Vec<StorageId> {
         .map(|tensor| matches!(tensor.role, Role::Parameter | Role::OptimizerState))
         .collect();
     for node in &program.nodes {
-        if let Op::Accumulate(_) = node.op {
+        if let Op::Keep(_) = node.op {
             kept[node.reads[0].index()] = false;
         }
     }

@@ -245,7 +245,8 @@ fn model_text(model: &Model, arguments: &Arguments, options: &FitOptions) -> Str
         .map(|stored| stored.shape.iter().product::<usize>())
         .sum();
     let trained = model.parameter_count();
-    let part = match trained == all {
+    let is_whole = arguments.model.trains_all();
+    let part = match is_whole {
         true => String::new(),
         false => format!(" ({} of them trained)", millions(trained)),
     };

@@ -2,9 +2,9 @@
 
 use super::KernelError;
 use super::lanes::vectorised;
-use super::tasks::TASK_ELEMENTS;
+use super::tasks::{TASK_ELEMENTS, map_elements};
 use crate::dispatch::{Call, Kernel};
-use rekindle_program::op::{Accumulate, SquareSum};
+use rekindle_program::op::{Accumulate, Keep, SquareSum};
 
 impl Kernel for Accumulate {
     fn scratch(&self, _: usize) -> usize {
@@ -12,15 +12,25 @@ impl Kernel for Accumulate {
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
-        let gradient: &[f32] = call.read(1);
         let begins = call.update_of_step.begins;
+        map_elements(call, |[sum, gradient], total| match begins {
+            true => total.copy_from_slice(gradient),
+            false => add_chunk(sum, gradient, total),
+        });
+        Ok(())
+    }
+}
+
+impl Kernel for Keep {
+    fn scratch(&self, _: usize) -> usize {
+        0
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        let total: &[f32] = call.read(1);
         call.threads.chunks_mut(call.update(0), TASK_ELEMENTS, &|task, sum| {
             let start = task * TASK_ELEMENTS;
-            let gradient = &gradient[start..start + sum.len()];
-            match begins {
-                true => sum.copy_from_slice(gradient),
-                false => add_to_chunk(sum, gradient),
-            }
+            sum.copy_from_slice(&total[start..start + sum.len()]);
         });
         Ok(())
     }
@@ -77,9 +87,9 @@ fn squares(x: &[f32]) -> f64 {
 }
 
 vectorised! {
-    fn add_to_chunk<A>(sum: &mut [f32], gradient: &[f32]) {
-        for (sum, gradient) in sum.iter_mut().zip(gradient) {
-            *sum += gradient;
+    fn add_chunk<A>(sum: &[f32], gradient: &[f32], total: &mut [f32]) {
+        for ((total, sum), gradient) in total.iter_mut().zip(sum).zip(gradient) {
+            *total = sum + gradient;
         }
     }
 }
@@ -102,6 +112,8 @@ mod tests {
                 let got = compute_as(iteration, update, op, &reads, &Threads::new(2));
                 assert_eq!(&got.expect("it adds")[0], want);
             }
+            let kept = compute(Keep { len }, &[&old, &gradient], &Threads::new(2));
+            assert_eq!(kept.expect("it copies")[0], gradient);
         }
     }
 

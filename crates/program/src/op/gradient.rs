@@ -4,10 +4,17 @@
 use super::Shapes;
 use super::facts::{Derivative, Effects, Facts, Operation};
 
-/// `accumulate`: `sum*, gradient`: adds the gradient to the sum, or replaces the sum by it in the
-/// first of several steps. May run once.
+/// `accumulate`: `sum, gradient → total`: the gradient added to the sum, or in the first of several
+/// steps the gradient alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Accumulate {
+    /// How many elements there are.
+    pub len: usize,
+}
+
+/// `keep`: `sum*, total`: the total becomes the sum that the next step finds. May run once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Keep {
     /// How many elements there are.
     pub len: usize,
 }
@@ -24,6 +31,16 @@ pub struct SquareSum {
 impl Operation for Accumulate {
     const FACTS: Facts<Accumulate> = Facts {
         name: "accumulate",
+        shapes: |op| Shapes::f32([op.len, op.len], [op.len]),
+        effect: Effects::Pure,
+        flops: |_| 0,
+        derivative: Derivative::None,
+    };
+}
+
+impl Operation for Keep {
+    const FACTS: Facts<Keep> = Facts {
+        name: "keep",
         shapes: |op| Shapes::f32([op.len, op.len], []),
         effect: Effects::Once { updates: |_| &[0] },
         flops: |_| 0,

@@ -49,7 +49,7 @@ pub use dropout::Dropout;
 pub use elementwise::{Add, Scale};
 pub use embedding::{Embedding, EmbeddingDw};
 pub use facts::{Operand, Shapes};
-pub use gradient::{Accumulate, SquareSum};
+pub use gradient::{Accumulate, Keep, SquareSum};
 pub use head_matmul::{HeadMatmul, HeadOperand, Heads};
 pub use layer_norm::{LayerNorm, LayerNormDx};
 pub use layout::{Concat, Permute, Split};
@@ -130,6 +130,6 @@ ops! {
     CrossEntropy, CrossEntropyDx,
     Add, Scale,
     Permute, Split, Concat,
-    Accumulate, SquareSum, Sgd, Adam,
+    Accumulate, Keep, SquareSum, Sgd, Adam,
     Offload, Fetch,
 }

@@ -11,7 +11,7 @@
 use rekindle_graph::{Phase, Role, StorageId};
 
 use super::facts::{Derivative, Effects, Facts, Operation};
-use super::{Accumulate, Op, Shapes, SquareSum};
+use super::{Accumulate, Keep, Op, Shapes, SquareSum};
 use crate::{Builder, DType, Gradients, Init, Node, Patterns, ProgramError, Var};
 
 /// How parameters follow their gradients.
@@ -226,7 +226,8 @@ impl Builder {
         last
     }
 
-    /// Adds each gradient to a sum of its own, which takes its place.
+    /// Adds each gradient to a sum of its own. The total takes the gradient's place, and becomes the
+    /// sum that the next step finds: nobody reads a sum that has been overwritten.
     fn accumulate(
         &mut self,
         pairs: &[(StorageId, StorageId)],
@@ -238,9 +239,13 @@ impl Builder {
             let name = format!("{}.gradient_sum", tensor.name);
             let role = Role::OptimizerState;
             let sum = self.source(name.clone(), &tensor.shape, DType::F32, role, Init::Zeros)?;
-            let op = Accumulate { len: tensor.len() };
-            nodes.push(gradient, format!("{name}.add"), op, vec![sum.tensor(), gradient], vec![]);
-            summed.push((parameter, sum.tensor()));
+            let len = tensor.len();
+            let (shape, role) = (tensor.shape, Role::Gradient);
+            let total = self.add_tensor(format!("{name}.total"), shape, DType::F32, role, None);
+            let (sum, add, keep) = (sum.tensor(), Accumulate { len }, Keep { len });
+            nodes.push(gradient, format!("{name}.total"), add, vec![sum, gradient], vec![total]);
+            nodes.push(gradient, format!("{name}.keep"), keep, vec![sum, total], vec![]);
+            summed.push((parameter, total));
         }
         Ok(summed)
     }

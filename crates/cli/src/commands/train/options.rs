@@ -97,6 +97,11 @@ impl ModelArguments {
         })
     }
 
+    /// Whether every parameter is trained.
+    pub(crate) fn trains_all(&self) -> bool {
+        self.freeze.is_none() && self.lora.is_none()
+    }
+
     /// What of it the numbers of a run depend on.
     pub(crate) fn recipe(&self) -> Value {
         json!({
