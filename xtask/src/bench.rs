@@ -16,7 +16,8 @@ use crate::archive::{Archive, check_names, is_wanted, mebibytes, median};
 use crate::repo::Repo;
 use crate::{
     bench_analysis, bench_compare, bench_devices, bench_exact, bench_limit, bench_offload,
-    bench_plan, bench_profile, bench_torch, bench_transfers, bench_xl, bench_zoo, python,
+    bench_plan, bench_profile, bench_torch, bench_train, bench_transfers, bench_xl, bench_zoo,
+    python,
 };
 
 /// Its name, the model, its sizes as `engine_peer` takes them (`python/bench/serve_torch.py` knows
@@ -38,7 +39,7 @@ const ROUNDS: usize = 4;
 /// A benchmark, which gets the names of cases.
 type Bench = (&'static str, fn(&Repo, &[String]) -> Result<()>);
 
-const BENCHES: [Bench; 13] = [
+const BENCHES: [Bench; 14] = [
     ("plan", bench_plan::run),
     ("exact", bench_exact::run),
     ("engine", engine),
@@ -52,6 +53,7 @@ const BENCHES: [Bench; 13] = [
     ("devices", bench_devices::run),
     ("analysis", bench_analysis::run),
     ("transfers", bench_transfers::run),
+    ("train", bench_train::run),
 ];
 
 /// Runs the benchmark that `words` name.

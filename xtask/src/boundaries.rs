@@ -14,11 +14,12 @@ use crate::rust_source::{code_only, is_word};
 
 /// Every crate of the workspace in the order of the data, and those of the workspace that it may
 /// reach, directly or not.
-const REACHES: [(&str, &[&str]); 16] = [
+const REACHES: [(&str, &[&str]); 17] = [
     ("rekindle-graph", &[]),
     ("rekindle-analysis", &["graph"]),
     ("rekindle-program", &["graph"]),
     ("rekindle-models", &["graph", "program"]),
+    ("rekindle-data", &["graph", "program"]),
     ("rekindle-engine", &["graph", "program"]),
     ("rekindle-profile", &["analysis", "engine", "graph", "program"]),
     ("rekindle-plan", &["analysis", "graph", "verify"]),
@@ -32,12 +33,15 @@ const REACHES: [(&str, &[&str]); 16] = [
     ("rekindle-soak", &["analysis", "graph", "plan", "rewrite", "verify"]),
     ("xtask", &[]),
 ];
-const STAGES: [&str; 9] =
-    ["analysis", "engine", "graph", "models", "plan", "profile", "program", "rewrite", "verify"];
-const WITH_REPORT: [&str; 12] = [
+const STAGES: [&str; 10] = [
+    "analysis", "data", "engine", "graph", "models", "plan", "profile", "program", "rewrite",
+    "verify",
+];
+const WITH_REPORT: [&str; 13] = [
     "rekindle",
     "allocator",
     "analysis",
+    "data",
     "engine",
     "graph",
     "models",
@@ -52,11 +56,12 @@ const WITH_REPORT: [&str; 12] = [
 const IN_PYTHON: [&str; 7] =
     ["allocator", "analysis", "graph", "plan", "report", "rewrite", "verify"];
 
-/// Times steps that take turns: the one file outside the engine with threads, of which one runs at
-/// a time.
+/// Times steps that take turns: threads of which one runs at a time.
 const TURNS: &str = "crates/rekindle/src/side_by_side.rs";
 const CLOCK: &[&str] = &["crates/profile", "crates/cli", "crates/py", "xtask", TURNS];
-const THREADS: &[&str] = &["crates/engine", TURNS];
+/// Reads batches while a step computes: one thread, which hands over whole batches in their order.
+const AHEAD: &str = "crates/data/src/ahead.rs";
+const THREADS: &[&str] = &["crates/engine", TURNS, AHEAD];
 /// Words of the language or the library, and the rooms in which alone they may stand.
 const RESERVED: [(&str, &[&str]); 6] = [
     ("unsafe", &["crates/engine"]),

@@ -41,10 +41,32 @@ const TRIED: [&str; 2] = ["README.md", "docs/guide.md"];
 fn try_commands(repo: &Repo, tool: &Path, document: &str) -> Result<()> {
     let folder = std::env::temp_dir().join(format!("rekindle-commands-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
+    write_data(&folder)?;
     let commands = fenced_commands(&repo.read(document)?);
     let ran = commands.iter().try_for_each(|command| try_command(tool, &folder, document, command));
     std::fs::remove_dir_all(&folder)?;
     ran
+}
+
+/// What the guide's commands are trained on: pictures of two classes, and some tokens.
+fn write_data(folder: &Path) -> Result<()> {
+    for (class, is_inside) in [
+        ("disc", (|x, y| x * x + y * y < 36) as fn(i32, i32) -> bool),
+        ("cross", |x, y| x.abs() < 2 || y.abs() < 2),
+    ] {
+        std::fs::create_dir_all(folder.join("images").join(class))?;
+        for number in 0..20 {
+            let pixel = |x: u32, y: u32| {
+                let (dx, dy) = (number % 5 - 2, number / 5 - 2);
+                let bright = is_inside(x as i32 - 8 + dx, y as i32 - 8 + dy);
+                image::Luma([if bright { 200 } else { 20 }])
+            };
+            let path = folder.join(format!("images/{class}/{number:02}.png"));
+            image::GrayImage::from_fn(16, 16, pixel).save(path)?;
+        }
+    }
+    let tokens = (0..4000u32).flat_map(|i| ((i * i % 97) as u16).to_le_bytes());
+    Ok(std::fs::write(folder.join("tokens.bin"), tokens.collect::<Vec<u8>>())?)
 }
 
 /// A command of a document.
@@ -76,7 +98,7 @@ fn fenced_commands(text: &str) -> Vec<Fenced> {
         let code = comment.trim().strip_prefix("exit code ");
         commands.push(Fenced {
             line: index + 1,
-            words: words.split_whitespace().map(String::from).collect(),
+            words: words.split_whitespace().map(|word| word.replace('\'', "")).collect(),
             code: code.and_then(|code| code.parse().ok()).unwrap_or(0),
         });
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::repo::{Repo, show};
-use crate::{boundaries, browser, commands, documents, package, python};
+use crate::{boundaries, browser, commands, documents, own_model, package, python};
 
 /// One thing that is checked: its name, the check, and what to do when it fails.
 struct Stage(&'static str, fn(&Repo) -> Result<()>, &'static str);
@@ -100,7 +100,7 @@ fn doctest(repo: &Repo) -> Result<()> {
     show(&mut repo.cargo("test --quiet --workspace --doc --locked"))
 }
 
-/// The library's examples, one for each stage.
+/// The library's examples, one for each stage; and a crate outside the workspace.
 const EXAMPLES: [&str; 4] = ["profile", "plan", "rewrite", "train"];
 
 fn examples(repo: &Repo) -> Result<()> {
@@ -108,5 +108,5 @@ fn examples(repo: &Repo) -> Result<()> {
         let mut example = repo.cargo("run --quiet --package rekindle --locked --example");
         show(example.arg(name).stdout(Stdio::null()))?;
     }
-    Ok(())
+    own_model::check(repo)
 }

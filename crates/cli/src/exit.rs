@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use rekindle_allocator::ReserveError;
 use rekindle_analysis::TableError;
+use rekindle_data::DataError;
 use rekindle_engine::EngineError;
 use rekindle_graph::FileError;
 use rekindle_models::ModelError;
@@ -143,6 +144,8 @@ fn of_training(error: &rekindle::Error) -> Option<u8> {
         | Error::TooSlow { .. }
         | Error::PlainDoesNotFit { .. }
         | Error::PlainOutOfMemory { .. }
+        | Error::EvaluationDoesNotFit { .. }
+        | Error::Data(DataError::Memory { .. })
         | Error::Plan(PlanError::Infeasible(_)) => Some(INFEASIBLE),
         Error::Plan(PlanError::Rejected { .. })
         | Error::Rewrite(_)
@@ -156,8 +159,12 @@ fn of_training(error: &rekindle::Error) -> Option<u8> {
         }
         Error::Engine(EngineError::Store { .. })
         | Error::Profile(ProfileError::Engine(EngineError::Store { .. })) => Some(BAD_FILE),
-        Error::Plan(PlanError::NeedsStore { .. }) => Some(USAGE),
-        Error::Plan(PlanError::AlreadyMoves { .. }) => Some(BAD_FILE),
+        Error::Plan(PlanError::NeedsStore { .. })
+        | Error::NoData { .. }
+        | Error::NothingToEvaluate
+        | Error::Data(DataError::NoTokenizer | DataError::TooFew { .. }) => Some(USAGE),
+        Error::Data(DataError::Thread(_) | DataError::Ended) => None,
+        Error::Plan(PlanError::AlreadyMoves { .. }) | Error::Data(_) => Some(BAD_FILE),
         Error::Plan(PlanError::Stopped { .. })
         | Error::Profile(_)
         | Error::Engine(_)

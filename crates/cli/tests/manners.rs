@@ -12,13 +12,15 @@ use command::{Folder, Ran, has, json};
 /// The smallest step with something to recompute.
 const SMALL: &str = "transformer-tiny --batch-size 8 --optimizer sgd --effort 0";
 
-const VERBS: [&str; 11] = [
+const VERBS: [&str; 13] = [
     "profile",
     "plan",
     "frontier",
     "rewrite",
     "verify",
     "run",
+    "train",
+    "evaluate",
     "compare",
     "max-batch",
     "report",
@@ -31,6 +33,7 @@ fn every_verb_that_gives_a_result_gives_it_as_json_and_nothing_else() {
     let folder = Folder::new("json-everywhere");
     let line = "plan @mlp-b256 --budget 100% --effort 0 --out plan.json";
     folder.works(line);
+    folder.write("tokens.bin", [7, 0].repeat(200));
     for line in [
         "profile mlp --batch-size 2 --warmup 0 --measured 1 --no-pictures --out .".into(),
         "plan @mlp-b256 --budget 100% --effort 0".into(),
@@ -43,6 +46,8 @@ fn every_verb_that_gives_a_result_gives_it_as_json_and_nothing_else() {
         "compare transformer-tiny --optimizer sgd --effort 0 --batch-sizes 8 --budget 80% --steps \
          1"
         .into(),
+        "train gpt2-tiny --sequence 8 --data tokens.bin --updates 1 --out t.safetensors".into(),
+        "evaluate gpt2-tiny --sequence 8 --data tokens.bin --weights t.safetensors".into(),
         "max-batch transformer-tiny --optimizer sgd --effort 0 --budget 24MiB".into(),
         "report .".into(),
         "models".into(),

@@ -13,7 +13,7 @@ use rekindle_program::{ALIGN, DType, Node, Program};
 
 use crate::arena::Span;
 use crate::kernels::KernelError;
-use crate::{Iteration, Threads};
+use crate::{Iteration, Threads, Update};
 
 /// The operands of one run. Each mutable one is handed out once.
 pub(crate) struct Operands<'a> {
@@ -119,6 +119,7 @@ pub(crate) struct Call<'a> {
     program: &'a Program,
     node: &'a Node,
     pub(crate) iteration: Iteration,
+    pub(crate) update_of_step: Update,
     pub(crate) threads: &'a Threads,
 }
 
@@ -168,10 +169,11 @@ pub(crate) fn run_kernel(
     program: &Program,
     node: &Node,
     operands: Operands<'_>,
-    iteration: Iteration,
+    (iteration, update_of_step): (Iteration, Update),
     threads: &Threads,
 ) -> Result<(), KernelError> {
-    kernel_of(&node.op).run(&mut Call { operands, program, node, iteration, threads })
+    let kernel = kernel_of(&node.op);
+    kernel.run(&mut Call { operands, program, node, iteration, update_of_step, threads })
 }
 
 /// The kernel of an op.
@@ -210,6 +212,9 @@ fn kernel_of(op: &Op) -> &dyn Kernel {
         Op::Permute(op) => op,
         Op::Split(op) => op,
         Op::Concat(op) => op,
+        Op::Accumulate(op) => op,
+        Op::Keep(op) => op,
+        Op::SquareSum(op) => op,
         Op::Sgd(op) => op,
         Op::Adam(op) => op,
     }

@@ -49,6 +49,11 @@ pub enum EngineError {
         "the step moves {needed} to a store and back, and the engine has none; set it up with one"
     )]
     NoStore { needed: Bytes },
+    #[error(
+        "`{name}` is not in the memory of {program}, so nothing that needs it can run there; a \
+         step that keeps it in a store cannot be evaluated while it trains"
+    )]
+    NotBeside { name: String, program: String },
     #[error("{node}: {source}")]
     Kernel { node: String, source: KernelError },
 }

@@ -28,6 +28,27 @@ pub struct Iteration {
     pub number: u64,
 }
 
+/// What the optimizer is told of a step beside its gradients: values that change from one step to
+/// the next, and are no part of the program.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Update {
+    /// Takes the place of the learning rate that the program was built with.
+    pub learning_rate: Option<f64>,
+    /// Which update it is, counted from 1; without one it is the number of the iteration.
+    pub number: Option<u64>,
+    /// Whether sums of gradients begin with this step; otherwise it adds to them.
+    pub begins: bool,
+    /// Whether the parameters follow their gradients in this step; otherwise they stay.
+    pub ends: bool,
+}
+
+impl Default for Update {
+    /// Every step is an update, as the program says.
+    fn default() -> Update {
+        Update { learning_rate: None, number: None, begins: true, ends: true }
+    }
+}
+
 /// Who wants to know when a node of the graph that runs does so. The engine reads no clock; an
 /// observer may.
 pub trait Observer {
@@ -75,6 +96,7 @@ pub struct Engine {
     /// The seed of the sources' values, as long as nothing else was written to them.
     pub(crate) filled: Option<u64>,
     moved: Moved,
+    update: Update,
 }
 
 impl Engine {
@@ -110,7 +132,7 @@ impl Engine {
         store: Option<Store>,
         ready: &mut dyn FnMut(Bytes, Bytes),
     ) -> Result<Engine, EngineError> {
-        let size = layout.predicted().arena;
+        let size = layout.room;
         let needed = layout.store_bytes();
         if needed > Bytes::ZERO && store.is_none() {
             return Err(EngineError::NoStore { needed });
@@ -123,10 +145,33 @@ impl Engine {
         // while they are moved is what `moves` is for, and `run_observed` keeps to.
         let start = |store| unsafe { Channels::start(layout.moves.clone(), store, base) };
         let channels = store.filter(|_| needed > Bytes::ZERO).map(start).transpose()?;
-        let moved = Moved::default();
-        let mut engine = Engine { threads, layout, channels, arena, filled: None, moved };
+        let (moved, update) = (Moved::default(), Update::default());
+        let mut engine = Engine { threads, layout, channels, arena, filled: None, moved, update };
         engine.fill_sources(seed)?;
         Ok(engine)
+    }
+
+    /// What the optimizer is told of the steps from now on.
+    pub fn set_update(&mut self, update: Update) {
+        self.update = update;
+    }
+
+    /// Lets `work` use the engine for another step, which was placed in the memory of this one
+    /// ([`Layout::beside`]). Afterwards all that is persistent here is as `work` left it.
+    ///
+    /// # Panics
+    /// If `layout` does not fit in the arena: it was placed beside another step.
+    pub fn run_beside<T>(
+        &mut self,
+        layout: &mut Layout,
+        work: impl FnOnce(&mut Engine) -> Result<T, EngineError>,
+    ) -> Result<T, EngineError> {
+        assert!(layout.room <= self.layout.room, "a step beside this one");
+        std::mem::swap(&mut self.layout, layout);
+        let filled = self.fill_own_sources();
+        let done = filled.and_then(|()| work(self));
+        std::mem::swap(&mut self.layout, layout);
+        done
     }
 
     /// The layout that it runs.
@@ -226,7 +271,8 @@ impl Engine {
             let operands = unsafe { Operands::new(base, reads, writes, scratch) };
             let origin = layout.run_of(node).expect("a run is a run of something");
             let origin = layout.program.node(origin);
-            let done = run_kernel(&layout.program, origin, operands, iteration, &self.threads);
+            let told = (iteration, self.update);
+            let done = run_kernel(&layout.program, origin, operands, told, &self.threads);
             done.map_err(|source| EngineError::Kernel {
                 node: layout.graph.node(node).name.clone(),
                 source,

@@ -18,7 +18,7 @@ use crate::EngineError;
 use crate::arena::Span;
 use crate::dispatch::workspace;
 use crate::moves::{Direction, Moves, PAGE, Walk, is_token};
-use crate::placement::{Block, place};
+use crate::placement::{Block, Placement, place, place_around};
 
 /// The planner's view of `program` as this engine runs it with `threads` threads.
 pub fn lower(program: &Program, threads: usize) -> Graph {
@@ -74,6 +74,10 @@ pub struct Layout {
     /// The end of the highest storage that is there from the start, and the sum of them all.
     pub(crate) resident: Peak,
     predicted: Peak,
+    /// How large the arena is made: at least what is predicted.
+    pub(crate) room: Bytes,
+    /// The sources that a step beside another one must be given, since that one does not keep them.
+    pub(crate) own_sources: Vec<StorageId>,
 }
 
 impl Layout {
@@ -97,10 +101,21 @@ impl Layout {
         origins: Origins<'_>,
         threads: usize,
     ) -> Result<Layout, EngineError> {
+        Layout::placed(program, graph, origins, threads, |_, blocks| Ok(place(&blocks.all)))
+    }
+
+    /// Places a step as `place` does with its blocks.
+    fn placed(
+        program: &Program,
+        graph: Graph,
+        origins: Origins<'_>,
+        threads: usize,
+        place: impl FnOnce(&Graph, &Blocks) -> Result<Placement, EngineError>,
+    ) -> Result<Layout, EngineError> {
         let operands = operands(program, &graph, origins, threads)?;
         let schedule = Schedule::plain(&graph);
         let (blocks, live) = Blocks::new(&graph, &schedule, &homes(program, &graph, origins));
-        let placement = place(&blocks.all);
+        let placement = place(&graph, &blocks)?;
         let span = |block: usize| Span {
             offset: placement.offsets[block] as usize,
             bytes: blocks.all[block].bytes as usize,
@@ -160,6 +175,8 @@ impl Layout {
                 arena: Bytes(start.iter().map(|s| s.end() as u64).max().unwrap_or(0)),
             },
             predicted: Peak { live, arena: placement.size },
+            room: placement.size,
+            own_sources: Vec::new(),
             program: program.clone(),
             origins: origins.nodes.to_vec(),
             tensors: origins.storages.to_vec(),
@@ -170,6 +187,79 @@ impl Layout {
             moves,
             between,
         })
+    }
+
+    /// Places the plain step of another program, such as the one that evaluates a model in training,
+    /// in the memory of this one between its runs: what is persistent here keeps its place, and
+    /// what is persistent in both, by name, is shared.
+    ///
+    /// # Errors
+    /// If the other program has a parameter that is not here, or one that is in a store.
+    pub fn beside(&self, program: &Program) -> Result<Layout, EngineError> {
+        let graph = lower(program, self.threads);
+        let nodes: Vec<Step> = graph.node_ids().map(Step::Run).collect();
+        let storages: Vec<StorageId> = graph.storage_ids().collect();
+        let origins = Origins { nodes: &nodes, storages: &storages };
+        let mut own_sources = Vec::new();
+        let place = |graph: &Graph, blocks: &Blocks| {
+            let mut fixed = vec![None; blocks.all.len()];
+            for source in graph.sources() {
+                match self.shared_span(program, source)? {
+                    Some(span) => {
+                        fixed[blocks.of_storage[source.index()]] = Some(span.offset as u64)
+                    }
+                    None => own_sources.push(source),
+                }
+            }
+            Ok(place_around(&blocks.all, &fixed, &self.persistent_ranges()))
+        };
+        let mut layout = Layout::placed(program, graph, origins, self.threads, place)?;
+        layout.own_sources = own_sources;
+        Ok(layout)
+    }
+
+    /// Where this step keeps what is `source` in another program; nothing if it has no such tensor.
+    fn shared_span(&self, other: &Program, source: StorageId) -> Result<Option<Span>, EngineError> {
+        let theirs = other.tensor(source);
+        let tensors = self.program.tensors.iter().zip(&self.between);
+        let mut same = tensors.filter(|(ours, _)| ours.role.is_persistent());
+        let found = same.find(|(ours, _)| ours.name == theirs.name);
+        match found {
+            Some((ours, Some(Home::Arena(span))))
+                if ours.shape == theirs.shape && ours.dtype == theirs.dtype =>
+            {
+                Ok(Some(*span))
+            }
+            None if theirs.role != rekindle_graph::Role::Parameter => Ok(None),
+            _ => Err(EngineError::NotBeside {
+                name: theirs.name.clone(),
+                program: self.program.name.clone(),
+            }),
+        }
+    }
+
+    /// Offset and end of everything that is there between two runs.
+    fn persistent_ranges(&self) -> Vec<[u64; 2]> {
+        let tensors = self.program.tensors.iter().zip(&self.between);
+        let kept = tensors.filter_map(|(tensor, home)| match home {
+            Some(Home::Arena(span)) if tensor.role.is_persistent() => {
+                Some([span.offset as u64, span.end() as u64])
+            }
+            _ => None,
+        });
+        kept.collect()
+    }
+
+    /// The same with an arena of at least `room`, for what runs beside it.
+    #[must_use]
+    pub fn with_room(mut self, room: Bytes) -> Layout {
+        self.room = self.room.max(room);
+        self
+    }
+
+    /// How large its arena is made: what is predicted, or the room that was asked for.
+    pub fn room(&self) -> Bytes {
+        self.room
     }
 
     /// The program.

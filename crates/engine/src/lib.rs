@@ -25,7 +25,7 @@ mod values;
 pub use arena::resident_peak;
 pub use channels::{Store, TransferWatch};
 pub use error::EngineError;
-pub use executor::{Engine, Iteration, Moved, Observer};
+pub use executor::{Engine, Iteration, Moved, Observer, Update};
 pub use kernels::KernelError;
 pub use layout::{Layout, Peak, lower};
 pub use moves::Direction;

@@ -92,6 +92,32 @@ pub fn place(blocks: &[Block]) -> Placement {
     Placement { offsets: search.best, size: Bytes(search.best_size), bound: Bytes(bound) }
 }
 
+/// Places blocks of which some have their offsets, and no other may lie in `taken` (offset and
+/// end of each range): each as low as it can go, the largest first.
+pub(crate) fn place_around(
+    blocks: &[Block],
+    fixed: &[Option<u64>],
+    taken: &[[u64; 2]],
+) -> Placement {
+    let mut shelf = Shelf::new(blocks);
+    for &[offset, end] in taken {
+        shelf.put(&Block::new(end - offset, 1, 0, u32::MAX), offset);
+    }
+    let mut offsets: Vec<u64> = fixed.iter().map(|offset| offset.unwrap_or(0)).collect();
+    let mut free: Vec<usize> = (0..blocks.len()).filter(|&i| fixed[i].is_none()).collect();
+    free.sort_by_key(|&i| (!is_permanent(&blocks[i]), Reverse(blocks[i].bytes), i));
+    for i in free {
+        let block = blocks[i];
+        if block.start < block.end && block.bytes > 0 {
+            offsets[i] = shelf.lowest(&block, 0);
+            shelf.put(&block, offsets[i]);
+        }
+    }
+    let ends = offsets.iter().zip(blocks).map(|(offset, block)| offset + block.bytes);
+    let size = Bytes(ends.max().unwrap_or(0));
+    Placement { offsets, size, bound: Bytes(bound(blocks)) }
+}
+
 /// The largest sum of live bytes at any step.
 fn bound(blocks: &[Block]) -> u64 {
     let mut changes: Vec<(u32, bool, u64)> = Vec::with_capacity(2 * blocks.len());

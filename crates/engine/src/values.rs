@@ -31,28 +31,39 @@ impl Engine {
         if self.filled == Some(seed) {
             return Ok(());
         }
-        let threads = Arc::clone(&self.threads);
         for index in 0..self.layout.program.tensors.len() {
-            let program = &self.layout.program;
-            let (Some(init), Some(_)) = (&program.init[index], self.layout.between[index]) else {
-                continue;
-            };
-            let (init, dtype) = (init.clone(), program.tensors[index].dtype);
-            let mut first = 0;
-            self.write_pieces(StorageId::new(index), |piece| {
-                match dtype {
-                    DType::F32 => threads.chunks_mut(cast_mut(piece), CHUNK, &|task, part| {
-                        init.fill_f32(seed, index, first + task * CHUNK, part);
-                    }),
-                    DType::I64 => init.fill_i64(first, cast_mut(piece)),
-                    DType::U8 => piece.fill(0),
-                }
-                first += piece.len() / dtype.size();
-                Ok::<(), EngineError>(())
-            })?;
+            self.fill_source(index, seed)?;
         }
         self.filled = Some(seed);
         Ok(())
+    }
+
+    /// Gives a step beside another one those of its sources that are not shared.
+    pub(crate) fn fill_own_sources(&mut self) -> Result<(), EngineError> {
+        let own = self.layout.own_sources.clone();
+        own.into_iter().try_for_each(|source| self.fill_source(source.index(), 0))
+    }
+
+    /// Gives a tensor its initial value, if it is a source.
+    fn fill_source(&mut self, index: usize, seed: u64) -> Result<(), EngineError> {
+        let threads = Arc::clone(&self.threads);
+        let program = &self.layout.program;
+        let (Some(init), Some(_)) = (&program.init[index], self.layout.between[index]) else {
+            return Ok(());
+        };
+        let (init, dtype) = (init.clone(), program.tensors[index].dtype);
+        let mut first = 0;
+        self.write_pieces(StorageId::new(index), |piece| {
+            match dtype {
+                DType::F32 => threads.chunks_mut(cast_mut(piece), CHUNK, &|task, part| {
+                    init.fill_f32(seed, index, first + task * CHUNK, part);
+                }),
+                DType::I64 => init.fill_i64(first, cast_mut(piece)),
+                DType::U8 => piece.fill(0),
+            }
+            first += piece.len() / dtype.size();
+            Ok::<(), EngineError>(())
+        })
     }
 
     /// Hands out the little-endian bytes of a persistent tensor or an output, piece by piece in

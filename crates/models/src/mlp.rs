@@ -18,15 +18,16 @@ pub(crate) fn forward(b: &mut Builder, options: &ModelOptions) -> Result<Forward
         x = layer::linear(b, &(2 * hidden).to_string(), &x, WIDTH)?;
         x = b.relu(&(2 * hidden + 1).to_string(), &x)?;
     }
-    let logits = layer::linear(b, &(2 * HIDDEN_LAYERS).to_string(), &x, CLASSES)?;
+    let classes = options.classes.unwrap_or(CLASSES);
+    let logits = layer::linear(b, &(2 * HIDDEN_LAYERS).to_string(), &x, classes)?;
     let loss = b.cross_entropy("loss", &logits, &labels)?;
-    let classes = CLASSES;
     Ok(Forward {
         inputs: vec![
             (data, InputKind::Features { classes }),
             (labels, InputKind::Classes { classes }),
         ],
         loss,
+        logits: Some(logits),
         tied: vec![],
     })
 }

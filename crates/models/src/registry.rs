@@ -17,6 +17,7 @@ enum Family {
 
 const MODELS: &[(&str, Family)] = &[
     ("mlp", Family::Mlp),
+    ("resnet20", Family::Resnet(resnet::RESNET20)),
     ("resnet18", Family::Resnet(resnet::RESNET18)),
     ("resnet34", Family::Resnet(resnet::RESNET34)),
     ("resnet50", Family::Resnet(resnet::RESNET50)),
@@ -71,10 +72,11 @@ impl Family {
         if self.predicts_next() && sequence < 2 {
             return Err(ModelError::SequenceTooShort { model: name.into(), sequence });
         }
-        let mut builder = Builder::new(self.program_name(name, options));
+        let settings = options.settings.clone();
+        let mut builder = Builder::with_settings(self.program_name(name, options), settings);
         let model = self
             .forward(&mut builder, options)
-            .and_then(|forward| forward.train(builder, options.optimizer));
+            .and_then(|forward| forward.finish(builder, options));
         model.map_err(|source| ModelError::Program { model: name.into(), source })
     }
 
@@ -104,15 +106,16 @@ impl Family {
 
     /// The name with the sizes that matter: `resnet152-b4`, `bert-base-b8-s128`.
     fn program_name(self, name: &str, options: &ModelOptions) -> String {
-        let ModelOptions { batch, image_size, sequence, .. } = options;
-        match self {
+        let ModelOptions { batch, image_size, sequence, classes, .. } = options;
+        let sizes = match self {
             Family::Mlp => format!("{name}-b{batch}"),
             Family::Resnet(_) if *image_size == 224 => format!("{name}-b{batch}"),
             Family::Resnet(_) => format!("{name}-b{batch}-i{image_size}"),
             Family::Transformer(_) | Family::Bert(_) | Family::Gpt2(_) => {
                 format!("{name}-b{batch}-s{sequence}")
             }
-        }
+        };
+        sizes + &classes.map_or(String::new(), |classes| format!("-c{classes}"))
     }
 }
 

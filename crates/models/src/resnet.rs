@@ -1,6 +1,10 @@
 //! ResNet-18, -34, -50, -101 and -152 as in torchvision: 1000 classes, stride on the 3×3
 //! convolution of a bottleneck. Each batch-norm is fused with the ReLU, and the addition, that
 //! follow it.
+//!
+//! ResNet-20 is the one for small images (He et al., 2016, section 4.2): a 3×3 convolution instead
+//! of the stem, three stages of 16, 32 and 64 channels, ten classes; projections where a block
+//! changes its size.
 
 use rekindle_program::op::{PoolOptions, Then};
 use rekindle_program::{Builder, DType, ProgramError, Var};
@@ -9,33 +13,38 @@ use crate::ModelOptions;
 use crate::layer::{Square, batch_norm, conv, linear};
 use crate::model::{Forward, InputKind};
 
-const CLASSES: usize = 1000;
-const STEM_CHANNELS: usize = 64;
-
 /// A bottleneck's last convolution has this many times the channels of the others.
 const EXPANSION: usize = 4;
 
 const POINT: Square = Square { kernel: 1, stride: 1, padding: 0 };
 
-/// How many residual blocks each of the four stages has, and of which kind.
+/// How many residual blocks each of the stages has, of which kind, and what stands around them.
 #[derive(Clone, Copy)]
 pub(crate) struct Depth {
-    blocks: [usize; 4],
+    blocks: &'static [usize],
     bottleneck: bool,
+    /// Channels of the first stage.
+    width: usize,
+    /// Whether images are small: nothing is halved before the first stage.
+    small: bool,
+    classes: usize,
 }
 
-pub(crate) const RESNET18: Depth = basic([2, 2, 2, 2]);
-pub(crate) const RESNET34: Depth = basic([3, 4, 6, 3]);
-pub(crate) const RESNET50: Depth = bottleneck([3, 4, 6, 3]);
-pub(crate) const RESNET101: Depth = bottleneck([3, 4, 23, 3]);
-pub(crate) const RESNET152: Depth = bottleneck([3, 8, 36, 3]);
+pub(crate) const RESNET20: Depth =
+    Depth { blocks: &[3, 3, 3], bottleneck: false, width: 16, small: true, classes: 10 };
 
-const fn basic(blocks: [usize; 4]) -> Depth {
-    Depth { blocks, bottleneck: false }
+pub(crate) const RESNET18: Depth = basic(&[2, 2, 2, 2]);
+pub(crate) const RESNET34: Depth = basic(&[3, 4, 6, 3]);
+pub(crate) const RESNET50: Depth = bottleneck(&[3, 4, 6, 3]);
+pub(crate) const RESNET101: Depth = bottleneck(&[3, 4, 23, 3]);
+pub(crate) const RESNET152: Depth = bottleneck(&[3, 8, 36, 3]);
+
+const fn basic(blocks: &'static [usize]) -> Depth {
+    Depth { blocks, bottleneck: false, width: 64, small: false, classes: 1000 }
 }
 
-const fn bottleneck(blocks: [usize; 4]) -> Depth {
-    Depth { blocks, bottleneck: true }
+const fn bottleneck(blocks: &'static [usize]) -> Depth {
+    Depth { bottleneck: true, ..basic(blocks) }
 }
 
 pub(crate) fn forward(
@@ -46,34 +55,41 @@ pub(crate) fn forward(
     let ModelOptions { batch, image_size, .. } = *options;
     let images = b.input("images", &[batch, image_size, image_size, 3], DType::F32)?;
     let labels = b.input("labels", &[batch], DType::I64)?;
-    let mut x = stem(b, &images)?;
+    let mut x = stem(b, depth, &images)?;
     for (stage, &blocks) in depth.blocks.iter().enumerate() {
         for block in 0..blocks {
             let stride = if stage > 0 && block == 0 { 2 } else { 1 };
-            let channels = STEM_CHANNELS << stage;
+            let channels = depth.width << stage;
             x = b.scope(&format!("layer{}.{block}", stage + 1), |b| {
                 residual_block(b, &x, channels, stride, depth.bottleneck)
             })?;
         }
     }
     let features = global_average(b, &x)?;
-    let logits = linear(b, "fc", &features, CLASSES)?;
+    let classes = options.classes.unwrap_or(depth.classes);
+    let logits = linear(b, "fc", &features, classes)?;
     let loss = b.cross_entropy("loss", &logits, &labels)?;
-    let classes = CLASSES;
     Ok(Forward {
         inputs: vec![
             (images, InputKind::Features { classes }),
             (labels, InputKind::Classes { classes }),
         ],
         loss,
+        logits: Some(logits),
         tied: vec![],
     })
 }
 
-fn stem(b: &mut Builder, images: &Var) -> Result<Var, ProgramError> {
-    let window = Square { kernel: 7, stride: 2, padding: 3 };
-    let x = conv(b, "conv1", images, STEM_CHANNELS, window)?;
+fn stem(b: &mut Builder, depth: Depth, images: &Var) -> Result<Var, ProgramError> {
+    let window = match depth.small {
+        true => Square { kernel: 3, stride: 1, padding: 1 },
+        false => Square { kernel: 7, stride: 2, padding: 3 },
+    };
+    let x = conv(b, "conv1", images, depth.width, window)?;
     let x = batch_norm(b, "bn1", &x, Then::Relu)?;
+    if depth.small {
+        return Ok(x);
+    }
     let pool = PoolOptions { kernel: [3, 3], stride: [2, 2], padding: [1, 1] };
     b.max_pool("maxpool", &x, pool)
 }

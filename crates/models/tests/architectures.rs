@@ -12,7 +12,7 @@ fn small() -> ModelOptions {
         image_size: 64,
         sequence: 16,
         optimizer: Some(Optimizer::sgd(0.1)),
-        dropout: None,
+        ..ModelOptions::default()
     }
 }
 

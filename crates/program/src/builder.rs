@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use rekindle_graph::{Phase, Role, StorageId};
 
 use crate::op::{Op, Operand, Source};
-use crate::{DType, Init, Node, Program, ProgramError, Tensor};
+use crate::{Adapter, DType, Init, Node, Program, ProgramError, Settings, Tensor};
 
 /// The largest tensor that the builder accepts, in bytes. It is beyond any machine's memory, and
 /// small enough that no sum over a program's tensors can overflow 64 bits.
@@ -81,11 +81,18 @@ pub struct Builder {
     scopes: Vec<String>,
     /// How many dropouts there are.
     pub(crate) sites: u32,
+    pub(crate) settings: Settings,
+    pub(crate) adapters: Vec<Adapter>,
 }
 
 impl Builder {
     /// An empty program.
     pub fn new(name: impl Into<String>) -> Builder {
+        Builder::with_settings(name, Settings::default())
+    }
+
+    /// An empty program, whose calls are read by these settings.
+    pub fn with_settings(name: impl Into<String>, settings: Settings) -> Builder {
         Builder {
             name: name.into(),
             tensors: Vec::new(),
@@ -95,7 +102,19 @@ impl Builder {
             names: BTreeSet::new(),
             scopes: Vec::new(),
             sites: 0,
+            settings,
+            adapters: Vec::new(),
         }
+    }
+
+    /// How the calls are read.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The adapters that its settings brought so far.
+    pub fn adapters(&self) -> &[Adapter] {
+        &self.adapters
     }
 
     /// Runs `body` with `scope.` before every name that it makes.
@@ -119,7 +138,7 @@ impl Builder {
         self.source(self.scoped(name), shape, dtype, Role::Input, Init::Zeros)
     }
 
-    /// A weight or bias that training changes.
+    /// A weight or bias that training changes, unless the settings freeze it.
     ///
     /// # Errors
     /// As [`Builder::input`].
@@ -130,8 +149,10 @@ impl Builder {
         init: Init,
     ) -> Result<Var, ProgramError> {
         let name = self.scoped(name);
+        let Settings { frozen, trained, .. } = &self.settings;
+        let is_trained = !frozen.matches(&name) || trained.matches(&name);
         let var = self.source(name, shape, DType::F32, Role::Parameter, init)?;
-        self.trainable[var.tensor.index()] = true;
+        self.trainable[var.tensor.index()] = is_trained;
         Ok(var)
     }
 
@@ -360,7 +381,7 @@ impl Builder {
         Ok(())
     }
 
-    fn add_tensor(
+    pub(crate) fn add_tensor(
         &mut self,
         name: String,
         shape: Vec<usize>,
@@ -399,6 +420,11 @@ impl Builder {
         let (name, shapes) = (&node.name, node.op.shapes());
         assert_eq!(of(&node.reads), shapes.reads, "what `{name}` reads");
         assert_eq!(of(&node.writes), shapes.writes, "what `{name}` writes");
+    }
+
+    /// A handle to a tensor in its own shape.
+    pub(crate) fn handle(&self, tensor: StorageId) -> Var {
+        Var { tensor, shape: self.tensors[tensor.index()].shape.clone() }
     }
 
     /// The tensor of `var`; fails unless it is a handle of this builder.

@@ -31,10 +31,12 @@ mod init;
 pub mod op;
 mod program;
 pub mod random;
+mod settings;
 
 pub use autodiff::Gradients;
 pub use builder::{Builder, Var};
 pub use error::ProgramError;
 pub use init::Init;
-pub use op::Optimizer;
+pub use op::{Optimizer, Updates};
 pub use program::{ALIGN, DType, Node, Program, Tensor};
+pub use settings::{Adapter, Lora, Patterns, Settings};

@@ -6,16 +6,20 @@
 //! run may go on with another learning rate, which is part of no state; with another optimizer the
 //! state would mean something else.
 //!
+//! A training run on data adds how it goes and what it has come to. The sums of gradients over the
+//! steps of an update are left out: checkpoints are written between updates, which begin them anew.
+//!
 //! It is written straight from the arena and the store, beside its final place first and then moved
 //! over it: a run that is killed leaves the old checkpoint or the new one, and never half of one.
 
 use std::path::Path;
 
 use rekindle_engine::Engine;
-use rekindle_graph::{Phase, Role, StorageId};
+use rekindle_graph::{Role, StorageId};
 use rekindle_models::weights::{Stored, TensorFile, WeightsError, write_tensors};
 use rekindle_program::Program;
 use rekindle_program::op::Op;
+use serde_json::Value;
 
 use crate::Error;
 
@@ -24,22 +28,41 @@ const KEY: &str = "remat.checkpoint/2";
 /// The same before there were checksums.
 const OLD_KEY: &str = "remat.checkpoint/1";
 
-/// What a step finds and leaves: all that is persistent but the batch and constants.
+/// What a step finds and leaves: all that is persistent but the batch, constants and sums that the
+/// next update begins anew.
 pub(crate) fn persistent(program: &Program) -> Vec<StorageId> {
-    let kept = |role| matches!(role, Role::Parameter | Role::OptimizerState);
+    let mut kept: Vec<bool> = program
+        .tensors
+        .iter()
+        .map(|tensor| matches!(tensor.role, Role::Parameter | Role::OptimizerState))
+        .collect();
+    for node in &program.nodes {
+        if let Op::Keep(_) = node.op {
+            kept[node.reads[0].index()] = false;
+        }
+    }
     let ids = (0..program.tensors.len()).map(StorageId::new);
-    ids.filter(|&id| kept(program.tensor(id).role)).collect()
+    ids.filter(|&id| kept[id.index()]).collect()
 }
 
-/// Writes the state after `step`.
-pub(crate) fn save(path: &Path, engine: &Engine, seed: u64, step: u64) -> Result<(), Error> {
+/// Writes the state after `step`, with what a training run adds.
+pub(crate) fn save(
+    path: &Path,
+    engine: &Engine,
+    seed: u64,
+    step: u64,
+    training: Option<Value>,
+) -> Result<(), Error> {
     let program = engine.program();
-    let belongs = serde_json::json!({
+    let mut belongs = serde_json::json!({
         "program": program.name,
         "optimizer": optimizer(program),
         "seed": seed,
         "step": step,
     });
+    if let Some(training) = training {
+        belongs["training"] = training;
+    }
     let note = Some((KEY, belongs.to_string()));
     let tensors = persistent(program).into_iter();
     let tensors = tensors.map(|id| Stored::as_it_is(program, id)).collect();
@@ -53,7 +76,8 @@ pub(crate) fn save(path: &Path, engine: &Engine, seed: u64, step: u64) -> Result
 
 /// How the program updates its parameters: the name of the algorithm.
 fn optimizer(program: &Program) -> &'static str {
-    let update = program.nodes.iter().find(|n| n.phase == Phase::Optimizer);
+    let is_update = |op: &Op| matches!(op, Op::Adam(_) | Op::Sgd(_));
+    let update = program.nodes.iter().find(|n| is_update(&n.op));
     match update.map(|node| &node.op) {
         Some(Op::Adam(adam)) if adam.options.decoupled => "adamw",
         Some(op) => op.name(),
@@ -71,21 +95,30 @@ pub fn check_checkpoint(path: &Path, program: &Program, seed: u64) -> Result<(),
 }
 
 /// Reads a checkpoint of this program, optimizer and seed into the engine, and gives the step after
-/// which it was written. Everything is checked before the first value is changed.
-pub(crate) fn load(path: &Path, engine: &mut Engine, seed: u64) -> Result<u64, Error> {
-    let Opened { mut file, step, tensors } = Opened::new(path, engine.program(), seed)?;
+/// which it was written, and what a training run added. Everything is checked before the first
+/// value is changed, that also by `check`.
+pub(crate) fn load(
+    path: &Path,
+    engine: &mut Engine,
+    seed: u64,
+    check: &dyn Fn(&Value) -> Result<(), Error>,
+) -> Result<(u64, Value), Error> {
+    let Opened { mut file, step, training, tensors } = Opened::new(path, engine.program(), seed)?;
+    check(&training)?;
     for tensor in tensors {
         let read =
             file.read(&tensor.name, &tensor, |fill| engine.write_pieces(tensor.tensor, fill));
         read.map_err(|error| unreadable(path, reason(error)))?;
     }
-    Ok(step)
+    Ok((step, training))
 }
 
 /// A checkpoint file that was checked to its last byte.
 struct Opened {
     file: TensorFile,
     step: u64,
+    /// What a training run added.
+    training: Value,
     tensors: Vec<Stored>,
 }
 
@@ -102,15 +135,20 @@ impl Opened {
             return Err(unreadable(path, "it is no checkpoint".into()));
         }
         file.verify().map_err(fail)?;
-        let step = step(path, &file, program, seed)?;
+        let (step, training) = step(path, &file, program, seed)?;
         let tensors = tensors(path, &file, program)?;
-        Ok(Opened { file, step, tensors })
+        Ok(Opened { file, step, training, tensors })
     }
 }
 
-/// The step, if the file belongs to this program, optimizer and seed.
-fn step(path: &Path, file: &TensorFile, program: &Program, seed: u64) -> Result<u64, Error> {
-    let about: serde_json::Value = serde_json::from_str(file.note(KEY).unwrap_or_default())
+/// The step, if the file belongs to this program, optimizer and seed, and what a training run added.
+fn step(
+    path: &Path,
+    file: &TensorFile,
+    program: &Program,
+    seed: u64,
+) -> Result<(u64, Value), Error> {
+    let about: Value = serde_json::from_str(file.note(KEY).unwrap_or_default())
         .map_err(|error| unreadable(path, error.to_string()))?;
     let step = about["step"].as_u64();
     let step = step.ok_or_else(|| unreadable(path, "it names no step".into()))?;
@@ -123,7 +161,7 @@ fn step(path: &Path, file: &TensorFile, program: &Program, seed: u64) -> Result<
     let its = text(&word("program"), &word("optimizer"), &its_seed);
     let ours = text(&program.name, optimizer(program), &seed.to_string());
     match its == ours {
-        true => Ok(step),
+        true => Ok((step, about["training"].clone())),
         false => Err(other_run(path, format!("it is of {its}, this is {ours}"))),
     }
 }
@@ -162,7 +200,7 @@ fn reason(error: WeightsError) -> String {
     }
 }
 
-fn other_run(path: &Path, why: String) -> Error {
+pub(crate) fn other_run(path: &Path, why: String) -> Error {
     Error::OtherRun { path: path.to_owned(), why }
 }
 

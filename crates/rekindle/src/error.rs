@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use rekindle_data::DataError;
 use rekindle_engine::{EngineError, Peak};
 use rekindle_graph::Bytes;
 use rekindle_models::ModelError;
@@ -68,6 +69,20 @@ pub enum Error {
          report this", measured.live, measured.arena, predicted.live, predicted.arena
     )]
     PeakDiffers { step: u64, predicted: Peak, measured: Peak },
+    #[error(
+        "the evaluation needs an arena of {needed} ({} bytes), more than the {budget} that training \
+         has; give it that much, or take a smaller batch", needed.get()
+    )]
+    EvaluationDoesNotFit { budget: Bytes, needed: Bytes },
+    #[error(
+        "`{model}` does not learn from images, arrays, text or tokens; `rekindle run` trains \
+             it on generated data"
+    )]
+    NoData { model: String },
+    #[error("nothing was held back for evaluation")]
+    NothingToEvaluate,
+    #[error(transparent)]
+    Data(#[from] DataError),
     #[error(transparent)]
     Weights(#[from] WeightsError),
     #[error("the checkpoint {} cannot be {what}: {why}", path.display())]

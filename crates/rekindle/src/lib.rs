@@ -37,13 +37,17 @@
 //! back while the step computes, and parameters and optimizer state may live there between steps:
 //! so a model can be trained that is larger than the memory. [`with_store`] measures the disk once.
 //!
+//! [`Trainer`] feeds generated data, to see what a step costs. [`mod@train`] trains on one's own:
+//! [`data`] opens it.
+//!
 //! There is no fallback: the graph that runs is the one that was verified, or there is an error.
 //!
 //! Each stage is a crate of its own, named here by its stage: [`graph`], [`analysis`], [`program`],
-//! [`models`], [`engine`], [`mod@profile`], [`plan`], [`rewrite`], [`verify`]. The crate's examples
+//! [`models`], [`data`], [`engine`], [`mod@profile`], [`plan`], [`rewrite`], [`verify`]. The crate's examples
 //! show them one by one: `profile`, `plan`, `rewrite` and `train`.
 
 pub use rekindle_analysis as analysis;
+pub use rekindle_data as data;
 pub use rekindle_engine as engine;
 pub use rekindle_graph as graph;
 pub use rekindle_models as models;
@@ -65,6 +69,7 @@ mod max_batch;
 mod numbers;
 mod side_by_side;
 mod times;
+pub mod train;
 mod trainer;
 
 pub use checkpoint::check_checkpoint;

@@ -115,7 +115,7 @@ impl<'m> Trainer<'m> {
     /// # Errors
     /// If the file cannot be written.
     pub fn save_checkpoint(&self, path: &Path) -> Result<(), Error> {
-        checkpoint::save(path, &self.engine, self.seed, self.step)
+        checkpoint::save(path, &self.engine, self.seed, self.step, None)
     }
 
     /// Goes on where a checkpoint was written.
@@ -124,7 +124,7 @@ impl<'m> Trainer<'m> {
     /// If the file cannot be read, is damaged, or belongs to another model, size, optimizer or
     /// seed. Nothing is changed then.
     pub fn resume(&mut self, path: &Path) -> Result<(), Error> {
-        self.step = checkpoint::load(path, &mut self.engine, self.seed)?;
+        (self.step, _) = checkpoint::load(path, &mut self.engine, self.seed, &|_| Ok(()))?;
         Ok(())
     }
 }

@@ -7,7 +7,7 @@ mod shaken;
 use rekindle::{Error, FitOptions, Trainer, check_numbers, estimate, fit_profiled, plain};
 use rekindle_engine::{Engine, Layout, Store};
 use rekindle_graph::{Bytes, StorageId};
-use rekindle_models::{Input, InputKind, Model};
+use rekindle_models::{Forward, InputKind, Model};
 use rekindle_plan::{Effort, NoWatch, Options, Strategy};
 use rekindle_program::op::{BatchNormState, ConvOptions, GeluKind, Mask, Then};
 use rekindle_program::random::Stream;
@@ -99,24 +99,21 @@ fn random_model(seed: u64) -> Result<Model, ProgramError> {
     let last = rows.last().expect("at least the first").clone();
     let logits = linear(&mut b, "head", &last, CLASSES)?;
     let loss = b.cross_entropy("loss", &logits, &labels)?;
-    let gradients = b.backward(&loss)?;
     let optimizer = match draw.below(2) {
         0 => Optimizer::sgd(0.05),
         _ => Optimizer::adam(0.01),
     };
-    b.optimize(&gradients, optimizer)?;
-    let (data, labels) = (data.tensor(), labels.tensor());
     let classes = CLASSES;
-    Ok(Model {
-        loss: loss.tensor(),
-        gradients: gradients.pairs().to_vec(),
-        program: b.finish(&[&loss])?,
+    let forward = Forward {
         inputs: vec![
-            Input { tensor: data, kind: InputKind::Features { classes } },
-            Input { tensor: labels, kind: InputKind::Classes { classes } },
+            (data, InputKind::Features { classes }),
+            (labels, InputKind::Classes { classes }),
         ],
+        loss,
+        logits: Some(logits),
         tied: vec![],
-    })
+    };
+    forward.train(b, Some(optimizer))
 }
 
 fn linear(b: &mut Builder, name: &str, x: &Var, out: usize) -> Result<Var, ProgramError> {

@@ -115,6 +115,7 @@ function start() {
   byId("tabs").replaceChildren(...(tabs.length > 1 ? tabs : []));
   byId("made").textContent =
     `Made by rekindle ${data.version}. This file needs no network; its data are inside.`;
+  renderTraining(byId("training"), data.training);
   if (data.steps.length) show(0);
 }
 

@@ -3,6 +3,7 @@
 mod compare;
 mod completions;
 mod demo;
+mod evaluate;
 mod frontier;
 mod max_batch;
 mod models;
@@ -17,6 +18,7 @@ mod rewrite;
 mod run;
 mod stages;
 mod step;
+mod train;
 mod verify;
 
 use std::time::Duration;
@@ -37,6 +39,8 @@ pub(crate) enum Command {
     Rewrite(rewrite::Arguments),
     Verify(verify::Arguments),
     Run(run::Arguments),
+    Train(Box<train::Arguments>),
+    Evaluate(evaluate::Arguments),
     Compare(compare::Arguments),
     MaxBatch(max_batch::Arguments),
     Report(report::Arguments),
@@ -54,6 +58,8 @@ impl Command {
             Command::Rewrite(arguments) => rewrite::run(&arguments),
             Command::Verify(arguments) => verify::run(&arguments),
             Command::Run(arguments) => run::run(&arguments),
+            Command::Train(arguments) => train::run(&arguments),
+            Command::Evaluate(arguments) => evaluate::run(&arguments),
             Command::Compare(arguments) => compare::run(&arguments),
             Command::MaxBatch(arguments) => max_batch::run(&arguments),
             Command::Report(arguments) => report::run(&arguments),

@@ -205,7 +205,7 @@ fn plain_engine(plain: &Layout, options: &FitOptions) -> Result<Engine, Error> {
 }
 
 /// The smallest arena known. Peaks do not depend on times, so a guess of them will do.
-fn smallest(plain: &Layout, options: &FitOptions) -> Result<Bytes, Error> {
+pub(crate) fn smallest(plain: &Layout, options: &FitOptions) -> Result<Bytes, Error> {
     let graph = rekindle::estimate(plain.graph());
     let mut options = options.clone();
     options.plan.strategy = Strategy::SEARCH;

@@ -2,7 +2,8 @@
 //!
 //! Nothing of the size of the logits is kept: a row's exponentials go through a buffer on the
 //! stack, and the backward recomputes them from the saved logarithm of their sum. When no row
-//! counts, the loss is NaN and the gradient zero, as in PyTorch.
+//! counts, the loss is NaN and the gradient zero, as in PyTorch. Labels are smoothed as PyTorch
+//! does: a share of each is spread over all classes.
 
 use super::KernelError;
 use super::lanes::{maximum, sum, vectorised};
@@ -14,10 +15,11 @@ use rekindle_program::op::{CrossEntropy, CrossEntropyDx};
 /// Exponentials taken at a time: a few vectors, and 2 KiB of stack.
 const BUFFER: usize = 512;
 
-/// Nothing is written if a label is no class and not [`CrossEntropy::IGNORE`].
+/// Nothing is written if a label is no class and not [`CrossEntropy::IGNORE`]. The scratch is for
+/// the mean of each row's logits, where labels are smoothed.
 impl Kernel for CrossEntropy {
     fn scratch(&self, _: usize) -> usize {
-        0
+        if self.smoothing > 0.0 { self.rows } else { 0 }
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
@@ -29,9 +31,23 @@ impl Kernel for CrossEntropy {
             let start = task * rows * self.classes;
             lse_rows(&logits[start..start + lse.len() * self.classes], lse);
         });
+        let means = &mut call.scratch()[..Kernel::scratch(self, 1)];
+        call.threads.chunks_mut(means, rows, &|task, means| {
+            let start = task * rows * self.classes;
+            let rows = logits[start..].chunks_exact(self.classes);
+            for (mean, row) in means.iter_mut().zip(rows) {
+                *mean = (row.iter().map(|&x| f64::from(x)).sum::<f64>() / row.len() as f64) as f32;
+            }
+        });
+        let spread = f64::from(self.smoothing);
         let row_loss = |(row, &label): (usize, &i64)| {
             let class = usize::try_from(label).ok()?; // None for the ignored label.
-            Some(f64::from(lse[row]) - f64::from(logits[row * self.classes + class]))
+            let logit = f64::from(logits[row * self.classes + class]);
+            let lse = f64::from(lse[row]);
+            Some(match means.get(row) {
+                Some(&mean) => lse - ((1.0 - spread) * logit + spread * f64::from(mean)),
+                None => lse - logit,
+            })
         };
         let total: f64 = labels.iter().enumerate().filter_map(row_loss).sum();
         loss[0] = (total / counted as f64) as f32;
@@ -50,6 +66,9 @@ impl Kernel for CrossEntropyDx {
         let labels: &[i64] = call.read(1);
         let counted = check_labels(&self.0, labels)?;
         let factor = dloss[0] / counted as f32;
+        let smoothing = self.0.smoothing;
+        let everywhere = factor * smoothing / classes as f32;
+        let at_label = factor * (1.0 - smoothing);
         let rows = rows_per_task(classes);
         call.threads.chunks_mut(call.write(0), rows * classes, &|task, dlogits| {
             let chunks = dlogits.chunks_exact_mut(classes).enumerate();
@@ -60,7 +79,10 @@ impl Kernel for CrossEntropyDx {
                 };
                 let logits = &logits[row * classes..(row + 1) * classes];
                 scaled_softmax(logits, lse[row], factor, dlogits);
-                dlogits[class] -= factor;
+                if smoothing > 0.0 {
+                    dlogits.iter_mut().for_each(|d| *d -= everywhere);
+                }
+                dlogits[class] -= at_label;
             }
         });
         Ok(())
@@ -141,9 +163,12 @@ mod tests {
             let range = row * dims.classes..(row + 1) * dims.classes;
             let x: Vec<f64> = x[range.clone()].iter().map(|&x| f64::from(x)).collect();
             let lse = x.iter().map(|x| x.exp()).sum::<f64>().ln();
-            loss += (lse - x[label as usize]) / counted;
+            let s = f64::from(dims.smoothing);
+            let mean = x.iter().sum::<f64>() / x.len() as f64;
+            loss += (lse - (1.0 - s) * x[label as usize] - s * mean) / counted;
             for (i, (g, x)) in gradient[range].iter_mut().zip(x).enumerate() {
-                let target = f64::from(u8::from(i == label as usize));
+                let own = f64::from(u8::from(i == label as usize));
+                let target = (1.0 - s) * own + s / dims.classes as f64;
                 *g = 3.0 / counted * ((x - lse).exp() - target);
             }
         }
@@ -168,8 +193,8 @@ mod tests {
     #[test]
     fn loss_and_gradient_match_the_definition() {
         let threads = Threads::new(1);
-        for (rows, classes) in SHAPES {
-            let dims = CrossEntropy { rows, classes };
+        for ((rows, classes), smoothing) in SHAPES.into_iter().flat_map(|s| [(s, 0.0), (s, 0.1)]) {
+            let dims = CrossEntropy { rows, classes, smoothing };
             let (x, labels) = (random(rows * classes, 1), labels(&dims));
             let (want_loss, want) = reference(&dims, &x, &labels);
             let check = || {
@@ -186,8 +211,8 @@ mod tests {
 
     #[test]
     fn thread_counts_do_not_change_a_bit() {
-        for (rows, classes) in SHAPES {
-            let dims = CrossEntropy { rows, classes };
+        for ((rows, classes), smoothing) in SHAPES.into_iter().flat_map(|s| [(s, 0.0), (s, 0.1)]) {
+            let dims = CrossEntropy { rows, classes, smoothing };
             let (x, labels) = (random(rows * classes, 2), labels(&dims));
             assert_same_bits(|threads| run(dims, &x, &labels, 1.0, threads));
         }
@@ -195,7 +220,7 @@ mod tests {
 
     #[test]
     fn no_row_counts() {
-        let dims = CrossEntropy { rows: 2, classes: 3 };
+        let dims = CrossEntropy { rows: 2, classes: 3, smoothing: 0.0 };
         let outputs = run(dims, &[0.5; 6], &[IGNORE; 2], 1.0, &Threads::new(1));
         assert!(outputs[0][0].is_nan());
         assert_eq!(outputs[2], [0.0; 6]);
@@ -203,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_label_that_is_no_class_is_named() {
-        let dims = CrossEntropy { rows: 2, classes: 3 };
+        let dims = CrossEntropy { rows: 2, classes: 3, smoothing: 0.0 };
         for label in [3, -1, i64::MAX, i64::MIN] {
             let reads: [&[f32]; 2] = [&[0.5; 6], &[0.0, label as f32]];
             let result = compute(dims, &reads, &Threads::new(1));

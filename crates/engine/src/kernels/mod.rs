@@ -22,6 +22,7 @@ mod embedding;
 mod gemm;
 mod gemm_pack;
 mod gemm_tile;
+mod gradient;
 mod head_matmul;
 mod lanes;
 mod layer_norm;

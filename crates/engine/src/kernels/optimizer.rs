@@ -12,45 +12,72 @@ impl Kernel for Sgd {
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        if !call.update_of_step.ends {
+            return Ok(());
+        }
+        let has_momentum = self.options.momentum != 0.0;
+        let scale = clip_scale(self.clip, call, 2 + usize::from(has_momentum));
+        let rate = call.update_of_step.learning_rate;
+        let learning_rate = rate.map_or(self.options.learning_rate, |rate| rate as f32);
+        let options = SgdOptions { learning_rate, ..self.options };
         let (param, grad): (&mut [f32], &[f32]) = (call.update(0), call.read(1));
         let range = |task: usize, len: usize| task * TASK_ELEMENTS..task * TASK_ELEMENTS + len;
-        if self.options.momentum == 0.0 {
+        if !has_momentum {
             call.threads.chunks_mut(param, TASK_ELEMENTS, &|task, param| {
-                sgd_chunk(&self.options, param, &grad[range(task, param.len())]);
+                sgd_chunk(&options, scale, param, &grad[range(task, param.len())]);
             });
             return Ok(());
         }
         let (param, momentum) = ((param, TASK_ELEMENTS), (call.update(2), TASK_ELEMENTS));
         chunks_mut2(call.threads, param, momentum, |task, param, momentum| {
             let grad = &grad[range(task, param.len())];
-            sgd_momentum_chunk(&self.options, param, grad, momentum);
+            sgd_momentum_chunk(&options, scale, param, grad, momentum);
         });
         Ok(())
     }
 }
 
-/// Panics in step zero: the correction of the bias counts steps from 1.
+/// Panics in update zero: the correction of the bias counts them from 1.
 impl Kernel for Adam {
     fn scratch(&self, _: usize) -> usize {
         0
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
-        assert!(call.iteration.number > 0, "Adam counts steps from 1");
+        let told = call.update_of_step;
+        if !told.ends {
+            return Ok(());
+        }
+        let number = told.number.unwrap_or(call.iteration.number);
+        assert!(number > 0, "Adam counts updates from 1");
+        let scale = clip_scale(self.clip, call, 4);
         let grad: &[f32] = call.read(1);
-        let rates = AdamRates::new(&self.options, call.iteration.number);
+        let rate = told.learning_rate.unwrap_or(f64::from(self.options.learning_rate));
+        let rates = AdamRates::new(&self.options, rate, number);
         let [param, first, second] = [0, 2, 3].map(|k| (call.update(k), TASK_ELEMENTS));
         chunks_mut3(call.threads, param, first, second, |task, param, first, second| {
             let start = task * TASK_ELEMENTS;
-            adam_chunk(&rates, param, &grad[start..start + param.len()], first, second);
+            let grad = &grad[start..start + param.len()];
+            adam_chunk(&rates, scale, param, grad, first, second);
         });
         Ok(())
     }
 }
 
+/// What gradients are multiplied with, so that the norm of all is at most `clip`: as PyTorch's
+/// `clip_grad_norm_` has it. The sum of their squares is read number `total`.
+fn clip_scale(clip: Option<f32>, call: &Call<'_>, total: usize) -> f32 {
+    let Some(most) = clip else {
+        return 1.0;
+    };
+    let total: &[f32] = call.read(total);
+    (most / (total[0].sqrt() + 1e-6)).min(1.0)
+}
+
 vectorised! {
-    fn sgd_chunk<A>(options: &SgdOptions, param: &mut [f32], grad: &[f32]) {
+    fn sgd_chunk<A>(options: &SgdOptions, scale: f32, param: &mut [f32], grad: &[f32]) {
         for (p, &g) in param.iter_mut().zip(grad) {
+            let g = scale * g;
             let g = A::mul_add(options.weight_decay, *p, g);
             *p = A::mul_add(-options.learning_rate, g, *p);
         }
@@ -59,9 +86,10 @@ vectorised! {
 
 vectorised! {
     fn sgd_momentum_chunk<A>(
-        options: &SgdOptions, param: &mut [f32], grad: &[f32], momentum: &mut [f32],
+        options: &SgdOptions, scale: f32, param: &mut [f32], grad: &[f32], momentum: &mut [f32],
     ) {
         for ((p, &g), m) in param.iter_mut().zip(grad).zip(momentum) {
+            let g = scale * g;
             let g = A::mul_add(options.weight_decay, *p, g);
             *m = A::mul_add(options.momentum, *m, g);
             *p = A::mul_add(-options.learning_rate, *m, *p);
@@ -76,10 +104,10 @@ struct AdamRates {
     second: f32,
     /// `beta2`.
     second_decay: f32,
-    /// `1 / √(1 - beta2^step)`.
+    /// `1 / √(1 - beta2^number)`.
     root_scale: f32,
     eps: f32,
-    /// `learning_rate / (1 - beta1^step)`.
+    /// `learning_rate / (1 - beta1^number)`.
     step_size: f32,
     /// Added to the gradient, in parts of the parameter.
     penalty: f32,
@@ -88,9 +116,9 @@ struct AdamRates {
 }
 
 impl AdamRates {
-    fn new(options: &AdamOptions, step: u64) -> AdamRates {
-        let power = |beta: f64| beta.powf(step as f64);
-        let (rate, decay) = (f64::from(options.learning_rate), f64::from(options.weight_decay));
+    fn new(options: &AdamOptions, rate: f64, number: u64) -> AdamRates {
+        let power = |beta: f64| beta.powf(number as f64);
+        let decay = f64::from(options.weight_decay);
         AdamRates {
             first: (1.0 - options.beta1) as f32,
             second: (1.0 - options.beta2) as f32,
@@ -106,10 +134,12 @@ impl AdamRates {
 
 vectorised! {
     fn adam_chunk<A>(
-        rates: &AdamRates, param: &mut [f32], grad: &[f32], first: &mut [f32], second: &mut [f32],
+        rates: &AdamRates, scale: f32, param: &mut [f32], grad: &[f32], first: &mut [f32],
+        second: &mut [f32],
     ) {
         let moments = first.iter_mut().zip(second);
         for ((p, &g), (m, v)) in param.iter_mut().zip(grad).zip(moments) {
+            let g = scale * g;
             let start = *p * rates.shrink;
             let g = A::mul_add(rates.penalty, *p, g);
             *m = A::mul_add(rates.first, g - *m, *m);
@@ -135,7 +165,7 @@ mod tests {
     fn sgd_cases(len: usize) -> [Sgd; 3] {
         let case = |momentum, weight_decay| {
             let options = SgdOptions { learning_rate: 0.1, momentum, weight_decay };
-            Sgd { len, options }
+            Sgd { len, options, clip: None }
         };
         [case(0.0, 0.0), case(0.0, 0.01), case(0.9, 0.01)]
     }
@@ -150,7 +180,7 @@ mod tests {
                 weight_decay,
                 decoupled,
             };
-            Adam { len, options }
+            Adam { len, options, clip: None }
         };
         [case(0.0, false), case(0.1, false), case(0.1, true)]
     }

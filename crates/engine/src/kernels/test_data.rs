@@ -8,7 +8,7 @@ use rekindle_program::{DType, Node, Program, Tensor};
 use crate::arena::{Arena, Span};
 use crate::dispatch::{Operands, run_kernel, workspace};
 use crate::kernels::KernelError;
-use crate::{Iteration, Threads};
+use crate::{Iteration, Threads, Update};
 
 /// Lengths around the widths of vectors and tasks.
 pub(crate) const AWKWARD_LENGTHS: [usize; 7] = [0, 1, 7, 33, 1000, 16 * 1024, 3 * 16 * 1024 + 5];
@@ -68,6 +68,17 @@ pub(crate) fn compute_in(
     reads: &[&[f32]],
     threads: &Threads,
 ) -> Result<Vec<Vec<f32>>, KernelError> {
+    compute_as(iteration, Update::default(), op, reads, threads)
+}
+
+/// [`compute_in`] with other words for the optimizer.
+pub(crate) fn compute_as(
+    iteration: Iteration,
+    update: Update,
+    op: impl Into<Op>,
+    reads: &[&[f32]],
+    threads: &Threads,
+) -> Result<Vec<Vec<f32>>, KernelError> {
     let op = op.into();
     let shapes = op.shapes();
     let tensors = shapes.reads.iter().chain(&shapes.writes).map(|operand| {
@@ -117,7 +128,7 @@ pub(crate) fn compute_in(
     let (of_reads, of_writes) = spans.split_at(reads.len());
     // SAFETY: the spans lie in the arena, which nobody else uses, one after the other.
     let operands = unsafe { Operands::new(arena.as_mut_ptr(), of_reads, of_writes, scratch) };
-    let ran = run_kernel(&program, &node, operands, iteration, threads);
+    let ran = run_kernel(&program, &node, operands, (iteration, update), threads);
     if let Err(error) = ran {
         let untouched = |span: &Span| arena.bytes(*span).iter().all(|&byte| byte == 0xFF);
         assert!(of_writes.iter().all(untouched), "nothing is written");

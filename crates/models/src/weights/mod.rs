@@ -19,7 +19,7 @@ use std::path::Path;
 
 use rekindle_graph::{Role, StorageId};
 use rekindle_program::op::Op;
-use rekindle_program::{DType, Program, Tensor};
+use rekindle_program::{DType, Patterns, Program, Tensor};
 use safetensors::Dtype;
 use safetensors::tensor::TensorInfo;
 
@@ -42,7 +42,8 @@ pub struct Stored {
     convolution: bool,
 }
 
-/// Everything that a weight file holds: parameters and buffers, by tensor.
+/// Everything that a weight file holds: parameters and buffers, by tensor. Adapters are no part of
+/// the model: whoever trains them adds them to the matrices beside which they stand.
 pub fn stored(model: &Model) -> Vec<Stored> {
     let mut convolution = vec![false; model.program.tensors.len()];
     for node in &model.program.nodes {
@@ -51,7 +52,8 @@ pub fn stored(model: &Model) -> Vec<Stored> {
         }
     }
     let ids = (0..convolution.len()).map(StorageId::new);
-    ids.filter(|&id| model.program.tensor(id).role == Role::Parameter)
+    let is_adapter = |id| model.adapters.iter().any(|adapter| [adapter.a, adapter.b].contains(&id));
+    ids.filter(|&id| model.program.tensor(id).role == Role::Parameter && !is_adapter(id))
         .map(|id| Stored {
             shape: stored_shape(model.program.tensor(id), convolution[id.index()]),
             convolution: convolution[id.index()],
@@ -75,10 +77,24 @@ fn stored_shape(tensor: &Tensor, convolution: bool) -> Vec<usize> {
 pub fn load(
     path: &Path,
     model: &Model,
+    pieces: impl FnMut(StorageId, &mut Fill<'_>) -> io::Result<()>,
+) -> Result<(), WeightsError> {
+    load_but(path, model, &Patterns::default(), pieces)
+}
+
+/// As [`load`], without the tensors whose names are `fresh`: they stay as they are, and the file
+/// may have them in any shape, or not.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_but(
+    path: &Path,
+    model: &Model,
+    fresh: &Patterns,
     mut pieces: impl FnMut(StorageId, &mut Fill<'_>) -> io::Result<()>,
 ) -> Result<(), WeightsError> {
     let mut file = TensorFile::open(path)?;
-    for (stored, names) in match_names(path, &file, model)? {
+    for (stored, names) in match_names(path, &file, model, fresh)? {
         file.read(&names[0], &stored, |fill| pieces(stored.tensor, fill))?;
         // No convolution has two names, so both are in the program's layout.
         if let Some(tied) = names.get(1)
@@ -104,7 +120,20 @@ pub fn save(
     model: &Model,
     pieces: impl Fn(StorageId, &mut Take<'_>) -> io::Result<()>,
 ) -> Result<(), WeightsError> {
-    write_tensors(path, None, stored(model), false, pieces)
+    save_noted(path, model, None, pieces)
+}
+
+/// As [`save`], with one entry of metadata if there is a `note`.
+///
+/// # Errors
+/// As [`save`].
+pub fn save_noted(
+    path: &Path,
+    model: &Model,
+    note: Option<(&str, String)>,
+    pieces: impl Fn(StorageId, &mut Take<'_>) -> io::Result<()>,
+) -> Result<(), WeightsError> {
+    write_tensors(path, note, stored(model), false, pieces)
 }
 
 /// Each tensor of the model with its names in the file, one or two.
@@ -112,11 +141,13 @@ fn match_names(
     path: &Path,
     file: &TensorFile,
     model: &Model,
+    fresh: &Patterns,
 ) -> Result<Vec<(Stored, Vec<String>)>, WeightsError> {
     let mut unused = file.tensors();
+    unused.retain(|name, _| !fresh.matches(name));
     let mut found = Vec::new();
     let mut missing = Vec::new();
-    for stored in stored(model) {
+    for stored in stored(model).into_iter().filter(|stored| !fresh.matches(&stored.name)) {
         let tied = model.tied.iter().filter(|(_, id)| *id == stored.tensor);
         let names = [stored.name.clone()].into_iter();
         let names = names.chain(tied.map(|(name, _)| name.clone()));

@@ -1,7 +1,7 @@
 //! Batch normalisation, with what follows it in a residual network.
 
 use super::facts::{Derivative, Effects, Facts, Operation};
-use super::{Operand, Shapes};
+use super::{Concat, Operand, Shapes, Split};
 use crate::autodiff::Rule;
 use crate::builder::wrong_shape;
 use crate::{Builder, DType, ProgramError, Var};
@@ -97,7 +97,8 @@ impl Then<'_> {
 }
 
 impl Builder {
-    /// Normalises each channel of `x` by the statistics of the batch, and updates the running ones.
+    /// Normalises each channel of `x` by the statistics of the batch, and updates the running ones;
+    /// where nothing is learned, by the running ones.
     ///
     /// # Errors
     /// If the shapes do not agree, or the batch has a single row: it has no variance.
@@ -127,7 +128,7 @@ impl Builder {
         if let Then::AddRelu(residual) = then {
             self.expect_shape(&name, "residual", residual, x.shape())?;
         }
-        if x.rows() < 2 {
+        if x.rows() < 2 && !self.settings.inference {
             return Err(ProgramError::Argument {
                 node: name,
                 what: "number of values per channel",
@@ -147,17 +148,40 @@ impl Builder {
         then: Then<'_>,
         norm: BatchNorm,
     ) -> Result<Var, ProgramError> {
+        let stats = match self.settings.inference {
+            true => self.running_stats(&name, state)?,
+            false => self.batch_stats(&name, x, state, norm)?,
+        };
+        let mut reads = vec![x, &stats, &state.gamma, &state.beta];
+        if let Then::AddRelu(residual) = then {
+            reads.push(residual);
+        }
+        self.forward_one(name, norm, &reads, x.shape().to_vec())
+    }
+
+    /// The statistics of the batch, which also move the running ones.
+    fn batch_stats(
+        &mut self,
+        name: &str,
+        x: &Var,
+        state: &BatchNormState,
+        norm: BatchNorm,
+    ) -> Result<Var, ProgramError> {
         let op = BatchNormStats(norm);
         let stats = self.forward_one(format!("{name}.stats"), op, &[x], vec![2, norm.channels])?;
         let momentum = state.momentum;
         let op = BatchNormUpdate { norm, momentum };
         let reads = [&stats, &state.running_mean, &state.running_var, &state.batches];
         self.forward(format!("{name}.update"), op, &reads, vec![])?;
-        let mut reads = vec![x, &stats, &state.gamma, &state.beta];
-        if let Then::AddRelu(residual) = then {
-            reads.push(residual);
-        }
-        self.forward_one(name, norm, &reads, x.shape().to_vec())
+        Ok(stats)
+    }
+
+    /// The running statistics, as the batch-norm reads them.
+    fn running_stats(&mut self, name: &str, state: &BatchNormState) -> Result<Var, ProgramError> {
+        let (rows, parts, cols) = (1, 2, state.running_mean.len());
+        let op = Concat(Split { rows, parts, cols });
+        let reads = [&state.running_mean, &state.running_var];
+        self.forward_one(format!("{name}.stats"), op, &reads, vec![parts, cols])
     }
 }
 

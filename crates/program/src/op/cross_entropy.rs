@@ -7,16 +7,20 @@ use crate::{Builder, DType, ProgramError, Var};
 
 /// `cross_entropy`: `logits, labels → loss, lse` (`loss: [1]`, the mean over rows whose label is
 /// not [`CrossEntropy::IGNORE`]; `lse: [rows]`, the log of the sum of exponentials).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+///
+/// With smoothing `s`, a row's loss is `1 - s` of its own and `s` of the mean over all classes.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CrossEntropy {
     /// How many rows there are.
     pub rows: usize,
     /// How many classes a row is told apart into.
     pub classes: usize,
+    /// The share of a label that is spread evenly over all classes.
+    pub smoothing: f32,
 }
 
 /// `cross_entropy_dx`: `logits, labels, lse, dloss → dlogits`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CrossEntropyDx(pub CrossEntropy);
 
 impl CrossEntropy {
@@ -26,10 +30,10 @@ impl CrossEntropy {
 
 impl Builder {
     /// The mean cross-entropy of `logits: [rows…, classes]` and `labels: [rows…]`, over the rows
-    /// whose label is not [`CrossEntropy::IGNORE`].
+    /// whose label is not [`CrossEntropy::IGNORE`]. The labels are smoothed as the settings say.
     ///
     /// # Errors
-    /// If the shapes do not agree.
+    /// If the shapes do not agree, or the smoothing is not in `[0, 1)`.
     pub fn cross_entropy(
         &mut self,
         name: &str,
@@ -44,7 +48,17 @@ impl Builder {
             let expected = format!("of {rows} elements, one for each row of logits");
             return Err(wrong_shape(&name, "labels", expected, labels));
         }
-        let op = CrossEntropy { rows, classes };
+        let smoothing = self.settings.label_smoothing;
+        if !(0.0..1.0).contains(&smoothing) {
+            return Err(ProgramError::Argument {
+                node: name,
+                what: "label smoothing",
+                expected: "at least 0 and below 1".into(),
+                found: smoothing.to_string(),
+            });
+        }
+        let smoothing = if self.settings.inference { 0.0 } else { smoothing };
+        let op = CrossEntropy { rows, classes, smoothing };
         let writes = vec![(vec![1], DType::F32), (vec![rows], DType::F32)];
         let mut vars = self.forward(name, op, &[logits, labels], writes)?;
         Ok(vars.swap_remove(0))

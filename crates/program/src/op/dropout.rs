@@ -19,7 +19,7 @@ pub struct Dropout {
 
 impl Builder {
     /// Zeroes each element with probability `p`, and scales the others by `1 / (1 - p)`. If `p` is
-    /// zero this is `x` itself.
+    /// zero, or nothing is learned, this is `x` itself.
     ///
     /// # Errors
     /// If `p` is not in `[0, 1)`.
@@ -32,7 +32,7 @@ impl Builder {
                 found: p.to_string(),
             });
         }
-        if p == 0.0 {
+        if p == 0.0 || self.settings.inference {
             return Ok(x.clone());
         }
         let (len, site) = (x.len(), self.sites);

@@ -1,12 +1,12 @@
 //! Products of two matrices, and linear layers.
 
-use rekindle_graph::StorageId;
+use rekindle_graph::{Role, StorageId};
 
 use super::facts::{Derivative, Effects, Facts, Operation};
 use super::{Shapes, SumRows};
 use crate::autodiff::Rule;
 use crate::builder::wrong_shape;
-use crate::{Builder, ProgramError, Var};
+use crate::{Adapter, Builder, DType, Init, ProgramError, Var};
 
 /// `matmul`: `a, b [, bias] → c`: `c[m, n] = op(a) · op(b) (+ bias[n])`, row major, where `op`
 /// transposes: `a` is stored `[k, m]` if `transpose_a`, `b` is stored `[n, k]` if `transpose_b`.
@@ -59,7 +59,8 @@ impl Builder {
         self.reshape(&y, &x.with_cols(out))
     }
 
-    /// The product of two matrices, plus `bias` on each row.
+    /// The product of two matrices, plus `bias` on each row; with an adapter beside `b` if it is a
+    /// parameter and the settings want one.
     ///
     /// # Errors
     /// If the shapes do not agree.
@@ -71,7 +72,7 @@ impl Builder {
         bias: Option<&Var>,
         transpose: Transpose,
     ) -> Result<Var, ProgramError> {
-        let name = self.scoped(name);
+        let (called, name) = (name, self.scoped(name));
         let stored = |[p, q]: [usize; 2], transposed| if transposed { [q, p] } else { [p, q] };
         let a_axes = self.expect_axes(&name, "a", a, ["m", "k"])?;
         let b_axes = self.expect_axes(&name, "b", b, ["k", "n"])?;
@@ -91,7 +92,59 @@ impl Builder {
             transpose_b: transpose.b,
             bias: bias.is_some(),
         };
-        self.forward_one(name, op, &reads, vec![m, n])
+        let product = self.forward_one(name, op, &reads, vec![m, n])?;
+        match self.adapter_scale(b) {
+            Some(scale) if !transpose.a => self.adapt(called, a, b, transpose.b, scale, &product),
+            _ => Ok(product),
+        }
+    }
+
+    /// What the adapter of a parameter is multiplied with, if it gets one.
+    fn adapter_scale(&self, weight: &Var) -> Option<f32> {
+        let lora = self.settings.lora.as_ref()?;
+        let tensor = &self.tensors[weight.tensor().index()];
+        let wanted = tensor.role == Role::Parameter && lora.weights.matches(&tensor.name);
+        // A matrix that is used twice has one adapter, at its first use, and an adapter none.
+        let id = weight.tensor();
+        let first = self.adapters.iter().all(|it| ![it.weight, it.a, it.b].contains(&id));
+        (wanted && first).then(|| lora.scale())
+    }
+
+    /// `product + scale · (x · Aᵀ) · Bᵀ`: the adapter of `weight`, named as PEFT names it.
+    fn adapt(
+        &mut self,
+        name: &str,
+        x: &Var,
+        weight: &Var,
+        is_out_by_in: bool,
+        scale: f32,
+        product: &Var,
+    ) -> Result<Var, ProgramError> {
+        let rank = self.settings.lora.as_ref().map_or(1, |lora| lora.rank);
+        let [inputs, outputs] = [x.cols(), product.cols()];
+        let full = self.tensors[weight.tensor().index()].name.clone();
+        let module = full.strip_suffix(".weight").unwrap_or(&full);
+        // As `nn.Linear` draws its weight, which is how PEFT draws `A`.
+        let bound = 1.0 / (inputs as f32).sqrt();
+        let mut part = |letter: &str, shape: [usize; 2], init: Init| {
+            let name = format!("{module}.lora_{letter}.weight");
+            let var = self.source(name, &shape, DType::F32, Role::Parameter, init)?;
+            self.trainable[var.tensor().index()] = !self.settings.inference;
+            Ok(var)
+        };
+        let a = part("A", [rank, inputs], Init::Uniform { bound })?;
+        let b = part("B", [outputs, rank], Init::Zeros)?;
+        self.adapters.push(Adapter {
+            weight: weight.tensor(),
+            a: a.tensor(),
+            b: b.tensor(),
+            scale,
+            transposed: !is_out_by_in,
+        });
+        let down = self.linear(&format!("{name}.lora_A"), x, &a, None)?;
+        let scaled = self.scale(&format!("{name}.lora_scale"), &down, scale)?;
+        let up = self.linear(&format!("{name}.lora_B"), &scaled, &b, None)?;
+        self.add(&format!("{name}.lora"), product, &up)
     }
 }
 

@@ -20,6 +20,7 @@ mod dropout;
 mod elementwise;
 mod embedding;
 mod facts;
+mod gradient;
 mod head_matmul;
 mod layer_norm;
 mod layout;
@@ -47,11 +48,12 @@ pub use dropout::Dropout;
 pub use elementwise::{Add, Scale};
 pub use embedding::{Embedding, EmbeddingDw};
 pub use facts::{Operand, Shapes};
+pub use gradient::{Accumulate, Keep, SquareSum};
 pub use head_matmul::{HeadMatmul, HeadOperand, Heads};
 pub use layer_norm::{LayerNorm, LayerNormDx};
 pub use layout::{Concat, Permute, Split};
 pub use matmul::{Matmul, Transpose};
-pub use optimizer::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions};
+pub use optimizer::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions, Updates};
 pub use pooling::{AvgPool, AvgPoolDx, MaxPool, MaxPoolDx, PoolOptions, Pooling};
 pub use softmax::{Mask, Softmax, SoftmaxDx};
 pub use source::Source;
@@ -126,5 +128,5 @@ ops! {
     CrossEntropy, CrossEntropyDx,
     Add, Scale,
     Permute, Split, Concat,
-    Sgd, Adam,
+    Accumulate, Keep, SquareSum, Sgd, Adam,
 }

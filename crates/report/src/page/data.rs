@@ -4,6 +4,8 @@ use rekindle_analysis::gtype;
 use rekindle_graph::Phase;
 use serde::{Serialize, Serializer};
 
+use super::training::TrainingRun;
+
 /// Everything in one report.
 #[derive(Clone, Debug, Serialize)]
 pub struct Page {
@@ -15,6 +17,8 @@ pub struct Page {
     pub steps: Vec<StepReport>,
     /// Measured comparisons, one row for each model and batch size.
     pub comparisons: Vec<Comparison>,
+    /// The curves of training runs.
+    pub training: Vec<TrainingRun>,
     /// What is not there, and how to make it.
     pub missing: Vec<Missing>,
 }

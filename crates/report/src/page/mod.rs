@@ -8,11 +8,14 @@
 //! what is live at a moment. The same data give the same bytes.
 
 mod data;
+mod training;
 
 pub use data::{
     ActivationRow, Beside, Comparison, DecisionRow, DrawnCopy, DrawnSchedule, DrawnTransfers,
     DrawnWait, FrontierPoint, Missing, NodeRow, Page, Section, StepReport, StoredFrontier, Tensor,
 };
+
+pub use training::{EvaluationPoint, TrainingPoint, TrainingRun};
 
 use crate::svg::escaped;
 use crate::theme;
@@ -31,6 +34,7 @@ const SCRIPTS: &[&str] = &[
     include_str!("../../page/frontier.js"),
     include_str!("../../page/activations.js"),
     include_str!("../../page/analysis.js"),
+    include_str!("../../page/training.js"),
     include_str!("../../page/main.js"),
 ];
 
@@ -76,6 +80,7 @@ mod tests {
             version: "0".into(),
             steps: Vec::new(),
             comparisons: Vec::new(),
+            training: Vec::new(),
             missing: Vec::new(),
         }
     }

@@ -85,6 +85,14 @@ impl Reported {
         Ok(())
     }
 
+    /// Writes the page again, without a word.
+    pub(crate) fn refresh(&self) -> anyhow::Result<()> {
+        if let Some(folder) = &self.report {
+            super::make(folder, &folder.join("index.html"))?;
+        }
+        Ok(())
+    }
+
     /// Writes the page, when everything has been added.
     pub(crate) fn finish(&self) -> anyhow::Result<()> {
         if let Some(folder) = &self.report {

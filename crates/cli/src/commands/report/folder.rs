@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use rekindle_analysis::{ActivationStats, NodeStats, read_activation_stats, read_node_stats};
 use rekindle_graph::{Graph, Plan, read_graph, read_plan, read_text};
-use rekindle_report::page::Comparison;
+use rekindle_report::page::{Comparison, TrainingRun};
 
 use super::tables::{self, FrontierTable};
 
@@ -24,6 +24,7 @@ pub(super) struct Folder {
     pub(super) activations: Vec<Found<Vec<ActivationStats>>>,
     pub(super) frontiers: Vec<Found<FrontierTable>>,
     pub(super) comparisons: Vec<Found<Vec<Comparison>>>,
+    pub(super) training: Vec<Found<TrainingRun>>,
 }
 
 impl Folder {
@@ -52,6 +53,7 @@ impl Folder {
             && self.nodes.is_empty()
             && self.activations.is_empty()
             && self.comparisons.is_empty()
+            && self.training.is_empty()
     }
 
     /// Where everything was found.
@@ -65,6 +67,7 @@ impl Folder {
             .chain(of(&self.activations))
             .chain(of(&self.frontiers))
             .chain(of(&self.comparisons))
+            .chain(of(&self.training))
             .collect()
     }
 
@@ -90,6 +93,8 @@ impl Folder {
             self.frontiers.push(Found { content: tables::frontier(&path, &text)?, path });
         } else if has(&["batch_size", "plain_peak_bytes"]) {
             self.comparisons.push(Found { content: tables::comparisons(&path, &text)?, path });
+        } else if has(&["update", "learning_rate", "validation_loss"]) {
+            self.training.push(Found { content: tables::training(&path, &text)?, path });
         }
         Ok(())
     }

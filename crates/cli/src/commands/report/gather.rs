@@ -53,12 +53,16 @@ pub(super) fn page(found: Folder, folder: &Path) -> anyhow::Result<Page> {
             missing.push(the_comparison(step, index, words[index].as_deref(), folder));
         }
     }
-    let names: Vec<&str> = steps.iter().map(|step| step.name.as_str()).collect();
+    let mut names: Vec<&str> = steps.iter().map(|step| step.name.as_str()).collect();
+    if names.is_empty() {
+        names.push("training");
+    }
     Ok(Page {
         title: format!("Rekindle: {}", names.join(" · ")),
         version: env!("CARGO_PKG_VERSION").into(),
         steps,
         comparisons,
+        training: found.training.into_iter().map(|run| run.content).collect(),
         missing,
     })
 }

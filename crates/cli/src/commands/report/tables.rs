@@ -4,7 +4,9 @@ use std::path::Path;
 
 use rekindle_analysis::{TableError, knee, text_of_cell};
 use rekindle_graph::{Bytes, Micros};
-use rekindle_report::page::{Comparison, FrontierPoint, StoredFrontier};
+use rekindle_report::page::{
+    Comparison, EvaluationPoint, FrontierPoint, StoredFrontier, TrainingPoint, TrainingRun,
+};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -50,6 +52,27 @@ struct ComparisonRow {
     bit_equal: String,
     #[serde(default)]
     remark: String,
+}
+
+/// A row of a training run's metrics, as far as the page shows it.
+#[derive(Deserialize)]
+struct MetricsRow {
+    update: f64,
+    loss: Option<f64>,
+    validation_loss: Option<f64>,
+    accuracy: Option<f64>,
+}
+
+/// The curves of a training run.
+pub(super) fn training(path: &Path, text: &str) -> Result<TrainingRun, TableError> {
+    let mut run = TrainingRun::default();
+    for MetricsRow { update, loss, validation_loss, accuracy } in rows(path, text)? {
+        run.updates.extend(loss.map(|loss| TrainingPoint { update, loss }));
+        let found = validation_loss.zip(accuracy);
+        let found = found.map(|(loss, accuracy)| EvaluationPoint { update, loss, accuracy });
+        run.evaluations.extend(found);
+    }
+    Ok(run.thinned())
 }
 
 /// The points without a store and those with one.

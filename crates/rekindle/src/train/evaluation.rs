@@ -1,0 +1,185 @@
+//! How good a model is on data that it does not learn from: loss, accuracy, perplexity.
+//!
+//! The forward pass runs in the memory of the training step, between two of its runs: parameters
+//! are where they are, and the rest of the arena is free then. Metrics come from the logits, row by
+//! row and in the rows' order.
+
+use rekindle_data::{Batch, Batches, Features, Skipped, Wanted};
+use rekindle_engine::{Engine, EngineError, Iteration, Layout};
+use rekindle_graph::Bytes;
+use rekindle_models::{InputKind, Model};
+
+use crate::Error;
+
+/// What the samples of a model's data are.
+///
+/// # Errors
+/// If the model learns from something that no data here is.
+pub fn wanted(model: &Model) -> Result<Wanted, Error> {
+    let refuse = || Err(Error::NoData { model: model.program.name.clone() });
+    let [data, _labels] = &model.inputs[..] else {
+        return refuse();
+    };
+    let shape = &model.program.tensor(data.tensor).shape;
+    match (data.kind, &shape[..]) {
+        (InputKind::Features { .. }, &[_, a, b, c]) => {
+            let channels_first = a <= 4 && c > 4;
+            let [height, width, channels] = if channels_first { [b, c, a] } else { [a, b, c] };
+            Ok(Wanted::Images { height, width, channels, channels_first })
+        }
+        (InputKind::Features { .. }, [_, rest @ ..]) => {
+            Ok(Wanted::Features { len: rest.iter().product() })
+        }
+        (InputKind::Tokens { vocab }, &[_, sequence]) => Ok(Wanted::Tokens { sequence, vocab }),
+        _ => refuse(),
+    }
+}
+
+/// What was found on some data.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Metrics {
+    /// The mean over all rows: samples, or tokens.
+    pub loss: f64,
+    /// The share of rows whose class has the highest logit.
+    pub accuracy: f64,
+    /// The share of rows whose class is among the five highest.
+    pub top5: f64,
+    /// How many rows there were.
+    pub rows: u64,
+}
+
+impl Metrics {
+    /// `e` to the loss: between how many tokens the model still hesitates.
+    pub fn perplexity(&self) -> f64 {
+        self.loss.exp()
+    }
+}
+
+/// A model that is evaluated.
+pub struct Evaluation<'m> {
+    model: &'m Model,
+    layout: Layout,
+    batches: Batches,
+}
+
+impl<'m> Evaluation<'m> {
+    /// Evaluates `model`, built to infer, on these batches, in the memory of the step that `layout`
+    /// is of.
+    ///
+    /// # Errors
+    /// If that step does not have the model's parameters in memory.
+    pub fn beside(
+        layout: &Layout,
+        model: &'m Model,
+        batches: Batches,
+    ) -> Result<Evaluation<'m>, Error> {
+        let layout = layout.beside(&model.program)?;
+        Ok(Evaluation { model, layout, batches })
+    }
+
+    /// The arena that it needs.
+    pub fn room(&self) -> Bytes {
+        self.layout.room()
+    }
+
+    /// How many samples it takes.
+    pub fn samples(&self) -> usize {
+        self.batches.samples()
+    }
+
+    /// Runs it in the memory of `engine`. `watch` is told how many batches of how many are over,
+    /// and which files were skipped.
+    ///
+    /// # Errors
+    /// If data cannot be read.
+    pub fn run(
+        &mut self,
+        engine: &mut Engine,
+        watch: &mut dyn FnMut(u64, u64, &[Skipped]),
+    ) -> Result<Metrics, Error> {
+        let total = self.batches.per_epoch();
+        let mut sums = Sums::default();
+        for number in 0..total {
+            let batch = self.batches.read(number)?;
+            let model = self.model;
+            let ran = engine.run_beside(&mut self.layout, |engine| sums.add(engine, model, &batch));
+            ran?;
+            watch(number + 1, total, &batch.skipped);
+        }
+        Ok(sums.metrics())
+    }
+}
+
+/// Writes a batch to where a model reads it.
+pub(crate) fn feed(engine: &mut Engine, model: &Model, batch: &Batch) -> Result<(), EngineError> {
+    let [features, labels] = [0, 1].map(|k| model.inputs[k].tensor);
+    match &batch.features {
+        Features::Numbers(values) => engine.write_f32(features, values)?,
+        Features::Ids(ids) => engine.write_i64(features, ids)?,
+    }
+    engine.write_i64(labels, &batch.labels)
+}
+
+#[derive(Default)]
+struct Sums {
+    loss: f64,
+    first: u64,
+    top5: u64,
+    rows: u64,
+}
+
+impl Sums {
+    fn add(
+        &mut self,
+        engine: &mut Engine,
+        model: &Model,
+        batch: &Batch,
+    ) -> Result<(), EngineError> {
+        feed(engine, model, batch)?;
+        engine.run(Iteration { seed: 0, number: 1 })?;
+        let counted = batch.labels.iter().filter(|&&label| label >= 0).count() as u64;
+        self.rows += counted;
+        self.loss += f64::from(engine.read_f32(model.loss)?[0]) * counted as f64;
+        let Some(logits) = model.logits else {
+            return Ok(());
+        };
+        let logits = engine.read_f32(logits)?;
+        let classes = logits.len() / batch.labels.len().max(1);
+        for (row, &label) in logits.chunks_exact(classes.max(1)).zip(&batch.labels) {
+            if let Ok(label) = usize::try_from(label) {
+                let rank = rank(row, label);
+                self.first += u64::from(rank == 0);
+                self.top5 += u64::from(rank < 5);
+            }
+        }
+        Ok(())
+    }
+
+    fn metrics(&self) -> Metrics {
+        let share = |count: u64| count as f64 / self.rows.max(1) as f64;
+        Metrics {
+            loss: self.loss / self.rows.max(1) as f64,
+            accuracy: share(self.first),
+            top5: share(self.top5),
+            rows: self.rows,
+        }
+    }
+}
+
+/// How many classes come before this one; of equal ones the first does.
+fn rank(logits: &[f32], class: usize) -> usize {
+    let own = logits[class];
+    let before = |(index, &logit): (usize, &f32)| logit > own || (logit == own && index < class);
+    logits.iter().enumerate().filter(|&each| before(each)).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_class_is_ranked_by_its_logit_and_then_by_its_number() {
+        let logits = [1.0, 3.0, 2.0, 3.0];
+        assert_eq!([0, 1, 2, 3].map(|class| rank(&logits, class)), [3, 0, 2, 1]);
+    }
+}
