@@ -172,6 +172,28 @@ impl Builder {
         self.source(name, shape, DType::I64, Role::Constant, Init::Ids(ids))
     }
 
+    /// A table of numbers that never changes, such as a mask.
+    ///
+    /// # Errors
+    /// As [`Builder::input`]; also if there is not a number for each element.
+    pub fn constant(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+        values: Vec<f32>,
+    ) -> Result<Var, ProgramError> {
+        let name = self.scoped(name);
+        if elements(shape) != Some(values.len()) {
+            return Err(ProgramError::Shape {
+                node: name,
+                operand: "values",
+                expected: format!("{shape:?}"),
+                found: vec![values.len()],
+            });
+        }
+        self.source(name, shape, DType::F32, Role::Constant, Init::Table(values.into()))
+    }
+
     /// The position of each element in its row: 0, 1, 2 and so on along the last axis.
     ///
     /// # Errors

@@ -135,7 +135,7 @@ fn convolution() {
             let x = case.normal(&[2, 6, 5, 4]);
             let w = case.normal(&[3, 2, 4 / groups, 8]);
             let bias = case.normal(&[8]);
-            let options = ConvOptions { stride, padding, groups };
+            let options = ConvOptions { stride, padding, groups, ..ConvOptions::default() };
             case.b.conv("y", &x, &w, Some(&bias), options)
         });
     }
@@ -153,7 +153,7 @@ fn point_convolution_with_stride() {
 
 #[test]
 fn pooling() {
-    let options = PoolOptions { kernel: [3, 2], stride: [2, 1], padding: [1, 1] };
+    let options = PoolOptions { kernel: [3, 2], stride: [2, 1], padding: [1, 1], extra: [0; 2] };
     check("max", |case| {
         let x = case.spaced(&[2, 5, 4, 3]);
         case.b.max_pool("y", &x, options)
