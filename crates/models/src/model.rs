@@ -32,6 +32,8 @@ pub enum InputKind {
         /// How many classes the samples belong to.
         classes: usize,
     },
+    /// Numbers that are to be predicted.
+    Targets,
     /// The class of each sample.
     Classes {
         /// How many classes there are.

@@ -10,8 +10,8 @@ use crate::OnnxError;
 use crate::proto::{Attribute, Elements, NodeProto};
 use crate::wire::damaged;
 
-mod arithmetic;
-mod shapes;
+pub(crate) mod arithmetic;
+pub(crate) mod shapes;
 
 /// The most elements of a constant.
 const MOST: usize = 1 << 25;

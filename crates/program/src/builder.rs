@@ -216,6 +216,11 @@ impl Builder {
         self.source(self.scoped(name), shape, DType::F32, Role::Tangent, init)
     }
 
+    /// What the elements of a tensor are; nothing for a handle of another builder.
+    pub fn dtype(&self, var: &Var) -> Option<DType> {
+        self.tensors.get(var.tensor.index()).map(|tensor| tensor.dtype)
+    }
+
     /// The same tensor in another shape. No node, no copy.
     ///
     /// # Errors
