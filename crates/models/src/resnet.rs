@@ -121,7 +121,8 @@ fn global_average(b: &mut Builder, x: &Var) -> Result<Var, ProgramError> {
     let &[batch, height, width, channels] = x.shape() else {
         unreachable!("a convolution gives an image")
     };
-    let whole = PoolOptions { kernel: [height, width], stride: [1, 1], padding: [0, 0], extra: [0; 2] };
+    let whole =
+        PoolOptions { kernel: [height, width], stride: [1, 1], padding: [0, 0], extra: [0; 2] };
     let mean = b.avg_pool("avgpool", x, whole)?;
     b.reshape(&mean, &[batch, channels])
 }

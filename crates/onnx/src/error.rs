@@ -36,8 +36,10 @@ pub enum OnnxError {
     #[error("`{node}` reads `{name}`, which nothing before it computes; export the model again")]
     Missing { node: String, name: String },
     /// The operators are of a version that is not read.
-    #[error("the operators are of version {found}, but must be of {oldest} or newer; \
-             export the model with opset_version={oldest}")]
+    #[error(
+        "the operators are of version {found}, but must be of {oldest} or newer; \
+             export the model with opset_version={oldest}"
+    )]
     Opset { found: i64, oldest: i64 },
     /// A fixed extent that is not the one asked for.
     #[error(

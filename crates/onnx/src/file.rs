@@ -326,16 +326,12 @@ fn rewrite<'a, 'b>(
 ) -> Result<Vec<Part<'a>>, OnnxError> {
     let mut parts = Vec::new();
     let mut from = message.range().start;
-    message.fields(|found, field| {
+    message.fields_from(|start, found, field| {
         if found == number {
             let field = field.message()?;
-            let key = varint(number << 3 | 2);
-            // The key and the length stand before the field.
-            let length = varint(field.range().len() as u64).len();
-            let start = field.range().start - length - key.len();
             parts.push(Part::Kept(from..start));
             let new = inner(field)?;
-            parts.push(Part::New([key, varint(total(&new))].concat()));
+            parts.push(Part::New([varint(number << 3 | 2), varint(total(&new))].concat()));
             parts.extend(new);
             from = field.range().end;
         }

@@ -109,9 +109,7 @@ impl Constant {
                 continue;
             }
             let parts = || constant.values.chunks(extent * inner);
-            let alike = parts().all(|part| {
-                part.chunks(inner).all(|row| row == &part[..inner])
-            });
+            let alike = parts().all(|part| part.chunks(inner).all(|row| row == &part[..inner]));
             if alike {
                 let first = parts().flat_map(|part| part[..inner].to_vec()).collect();
                 constant.shape[axis] = 1;

@@ -372,11 +372,7 @@ fn read_value(message: Message<'_>) -> Result<(ValueProto, Option<String>), Onnx
 }
 
 /// `TypeProto`, its `tensor_type`, and that one's `shape`: each is one level deeper.
-fn read_type(
-    message: Message<'_>,
-    value: &mut ValueProto,
-    depth: usize,
-) -> Result<(), OnnxError> {
+fn read_type(message: Message<'_>, value: &mut ValueProto, depth: usize) -> Result<(), OnnxError> {
     message.fields(|number, field| {
         match (depth, number) {
             (0, 1) => read_type(field.message()?, value, 1)?,

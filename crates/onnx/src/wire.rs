@@ -57,8 +57,17 @@ impl<'a> Message<'a> {
         self,
         mut take: impl FnMut(u64, Field<'a>) -> Result<(), OnnxError>,
     ) -> Result<(), OnnxError> {
+        self.fields_from(|_, number, field| take(number, field))
+    }
+
+    /// Calls `take` with where each field begins, its number and what it holds.
+    pub(crate) fn fields_from(
+        self,
+        mut take: impl FnMut(usize, u64, Field<'a>) -> Result<(), OnnxError>,
+    ) -> Result<(), OnnxError> {
         let mut rest = self;
         while rest.start < rest.end {
+            let start = rest.start;
             let key = rest.varint()?;
             let field = match key & 7 {
                 0 => Field::Varint(rest.varint()?),
@@ -70,7 +79,7 @@ impl<'a> Message<'a> {
                 5 => Field::Fixed32(u32::from_le_bytes(rest.array()?)),
                 kind => return Err(damaged(format!("a field of the unknown kind {kind}"))),
             };
-            take(key >> 3, field)?;
+            take(start, key >> 3, field)?;
         }
         Ok(())
     }

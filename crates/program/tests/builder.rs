@@ -45,7 +45,8 @@ fn convolutions_and_poolings_infer_their_output() {
     let mut b = Builder::new("images");
     let x = input(&mut b, "x", &[2, 9, 7, 4]);
     let w = b.parameter("w", &[3, 3, 2, 6], Init::Zeros).unwrap();
-    let options = ConvOptions { stride: [2, 1], padding: [1, 0], groups: 2, ..ConvOptions::default() };
+    let options =
+        ConvOptions { stride: [2, 1], padding: [1, 0], groups: 2, ..ConvOptions::default() };
     let y = b.conv("conv", &x, &w, None, options).unwrap();
     assert_eq!(y.shape(), [2, 5, 5, 6]);
     let pool = PoolOptions { kernel: [3, 2], stride: [2, 2], padding: [1, 0], extra: [0; 2] };

@@ -133,7 +133,11 @@ mod tests {
 
     fn operands(op: &Binary) -> [Vec<f32>; 2] {
         let len = |repeats: [bool; AXES]| -> usize {
-            op.shape.iter().zip(repeats).map(|(&n, repeated)| if repeated { 1 } else { n }).product()
+            op.shape
+                .iter()
+                .zip(repeats)
+                .map(|(&n, repeated)| if repeated { 1 } else { n })
+                .product()
         };
         // Few different numbers, so that some are equal and some zero.
         let coarse = |x: Vec<f32>| x.into_iter().map(|x| (2.0 * x).round() / 2.0).collect();
@@ -165,7 +169,13 @@ mod tests {
                 Pair::Sub => a - b,
                 Pair::Mul => a * b,
                 Pair::Div => a / b,
-                Pair::Keep => if b == 0.0 { 0.0 } else { a },
+                Pair::Keep => {
+                    if b == 0.0 {
+                        0.0
+                    } else {
+                        a
+                    }
+                }
                 Pair::Equal => f32::from(a == b),
                 Pair::Less => f32::from(a < b),
             });

@@ -16,7 +16,8 @@ fn dims(
     padding: [usize; 2],
     [in_channels, out_channels, groups]: [usize; 3],
 ) -> Conv {
-    let window = Window { batch, height, width, kernel, stride, padding, extra: [0; 2], dilation: [1; 2] };
+    let window =
+        Window { batch, height, width, kernel, stride, padding, extra: [0; 2], dilation: [1; 2] };
     Conv { window, in_channels, out_channels, groups, bias: true }
 }
 

@@ -197,9 +197,8 @@ mod tests {
             let [x, gamma, beta, dy] = operands(&dims);
             let GroupNorm { batch, pixels, channels, groups, .. } = dims;
             let count = channels / groups;
-            let mut want = [0, 1, 2, 3, 4].map(|k| {
-                vec![0.0; [x.len(), 2 * batch * groups, x.len(), channels, channels][k]]
-            });
+            let mut want = [0, 1, 2, 3, 4]
+                .map(|k| vec![0.0; [x.len(), 2 * batch * groups, x.len(), channels, channels][k]]);
             for n in 0..batch {
                 for group in 0..groups {
                     let own = || {

@@ -273,7 +273,16 @@ mod tests {
 
     fn cases() -> Vec<Pooling> {
         let case = |batch, height, width, kernel, stride, padding, channels| Pooling {
-            window: Window { batch, height, width, kernel, stride, padding, extra: [0; 2], dilation: [1; 2] },
+            window: Window {
+                batch,
+                height,
+                width,
+                kernel,
+                stride,
+                padding,
+                extra: [0; 2],
+                dilation: [1; 2],
+            },
             channels,
         };
         vec![

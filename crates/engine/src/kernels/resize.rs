@@ -100,8 +100,7 @@ mod tests {
         let mut cases = vec![];
         for (from, to) in [([3, 4], [6, 8]), ([7, 5], [3, 9]), ([1, 1], [4, 2])] {
             for between in [Between::Nearest, Between::Linear] {
-                for position in
-                    [Position::HalfPixel, Position::Asymmetric, Position::AlignCorners]
+                for position in [Position::HalfPixel, Position::Asymmetric, Position::AlignCorners]
                 {
                     cases.push(case(from, to, between, position));
                 }

@@ -131,7 +131,9 @@ mod tests {
                     want[3][c] += at(&dy, c) * at(&x, c) * r;
                 }
             }
-            for got in [run(rows, cols, &Threads::new(1)), portable(|| run(rows, cols, &Threads::new(1)))] {
+            for got in
+                [run(rows, cols, &Threads::new(1)), portable(|| run(rows, cols, &Threads::new(1)))]
+            {
                 for (got, want) in got.iter().zip(&want) {
                     // Sums of up to 5000 products near one, rounded to 2^-24 each.
                     assert_close(got, want, 1e-5, 1e-4);

@@ -114,7 +114,8 @@ mod tests {
     fn windows_match_plain_loops() {
         let (whole, repeated, window) = (Axis::whole, Axis::repeated, Axis::window);
         let steps = |size, start, step, extent| Axis { step, ..window(size, start, extent) };
-        let apart = |size, start, dilation, extent| Axis { dilation, ..window(size, start, extent) };
+        let apart =
+            |size, start, dilation, extent| Axis { dilation, ..window(size, start, extent) };
         check(view(&[window(10, 3, 4)], 0.0));
         check(view(&[window(10, -3, 20)], 7.0));
         check(view(&[window(4, 9, 5)], 7.0));

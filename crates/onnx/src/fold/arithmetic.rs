@@ -145,7 +145,8 @@ pub(super) fn repeat(constant: &Constant, shape: &[usize]) -> Vec<f64> {
         if own[axis] != shape[axis] {
             let inner: usize = shape[axis + 1..].iter().product();
             let rows = values.chunks(inner.max(1));
-            values = rows.flat_map(|row| (0..shape[axis]).flat_map(move |_| row.to_vec())).collect();
+            values =
+                rows.flat_map(|row| (0..shape[axis]).flat_map(move |_| row.to_vec())).collect();
         }
     }
     values

@@ -120,10 +120,9 @@ pub(crate) fn squeezed(
     axes: Option<&[i64]>,
 ) -> Result<Vec<usize>, OnnxError> {
     let gone = match axes {
-        Some(axes) => axes
-            .iter()
-            .map(|&axis| call.axis(axis, shape.len()))
-            .collect::<Result<Vec<_>, _>>()?,
+        Some(axes) => {
+            axes.iter().map(|&axis| call.axis(axis, shape.len())).collect::<Result<Vec<_>, _>>()?
+        }
         None => (0..shape.len()).filter(|&axis| shape[axis] == 1).collect(),
     };
     if gone.iter().any(|&axis| shape[axis] != 1) {
@@ -261,8 +260,10 @@ pub(crate) fn slices(
         let end = if end < -size && step < 0 { -1 } else { from_start(end).clamp(low, high) };
         let count = match step {
             0 => return Err(call.wrong("a step of zero".into())),
-            step if step > 0 => (end - start).max(0).div_euclid(step)
-                + i64::from((end - start).max(0).rem_euclid(step) > 0),
+            step if step > 0 => {
+                (end - start).max(0).div_euclid(step)
+                    + i64::from((end - start).max(0).rem_euclid(step) > 0)
+            }
             step => {
                 let (way, step) = ((start - end).max(0), step.saturating_neg());
                 way / step + i64::from(way % step > 0)
@@ -278,9 +279,10 @@ fn sliced(call: &Call<'_>) -> Result<Constant, OnnxError> {
     let slices = slices(call, &x.shape)?;
     let shape = slices.iter().map(|&(_, _, count)| count).collect();
     picked(call, x, shape, |index| {
-        let from = slices.iter().zip(index).map(|(&(start, step, _), &at)| {
-            (start as i64 + at as i64 * step) as usize
-        });
+        let from = slices
+            .iter()
+            .zip(index)
+            .map(|(&(start, step, _), &at)| (start as i64 + at as i64 * step) as usize);
         Some(flat(&x.shape, from))
     })
 }

@@ -1,9 +1,7 @@
 //! Convolutions and poolings, on images that are held channels last.
 
 use rekindle_program::Var;
-use rekindle_program::op::{
-    Axis, Between, ConvOptions, Pair, PoolOptions, Position,
-};
+use rekindle_program::op::{Axis, Between, ConvOptions, Pair, PoolOptions, Position};
 
 use super::{Handler, Import};
 use crate::OnnxError;

@@ -243,8 +243,10 @@ fn pair(import: &mut Import<'_>, node: &NodeProto, pair: Pair, places: [usize; 2
         };
         operands.push(import.floats(node, value)?);
     }
-    let whole: Vec<Vec<usize>> =
-        places.iter().map(|&place| Ok(import.value(node, place)?.shape())).collect::<Result<_, OnnxError>>()?;
+    let whole: Vec<Vec<usize>> = places
+        .iter()
+        .map(|&place| Ok(import.value(node, place)?.shape()))
+        .collect::<Result<_, OnnxError>>()?;
     let (a, b, order) = import.aligned(&operands[0], &operands[1])?;
     let name = import.name(node, "");
     let y = match pair == Pair::Add && a.shape() == b.shape() {
@@ -255,9 +257,9 @@ fn pair(import: &mut Import<'_>, node: &NodeProto, pair: Pair, places: [usize; 2
     // A constant that was repeated may have widened the result.
     let rank = seen.order.len();
     let widest = |axis: usize| {
-        let own = whole.iter().filter_map(|shape| {
-            (axis + shape.len()).checked_sub(rank).map(|axis| shape[axis])
-        });
+        let own = whole
+            .iter()
+            .filter_map(|shape| (axis + shape.len()).checked_sub(rank).map(|axis| shape[axis]));
         own.max().unwrap_or(1)
     };
     let shape: Vec<usize> = (0..rank).map(widest).collect();
@@ -323,7 +325,10 @@ fn not(import: &mut Import<'_>, node: &NodeProto) -> Results {
 /// Exporters guard a softmax against rows that see nothing, which a causal mask does not have.
 fn never(import: &mut Import<'_>, node: &NodeProto) -> Results {
     let shape = import.value(node, 0)?.shape();
-    let zero = Constant { kind: crate::fold::Kind::Bool, ..Constant::scalar(crate::fold::Kind::Bool, 0.0) };
+    let zero = Constant {
+        kind: crate::fold::Kind::Bool,
+        ..Constant::scalar(crate::fold::Kind::Bool, 0.0)
+    };
     let rank = vec![1; shape.len()];
     Ok(vec![Constant { shape: rank, ..zero }.into()])
 }
@@ -416,9 +421,9 @@ fn shared(values: &[Value]) -> Vec<usize> {
     let shapes: Vec<Vec<usize>> = values.iter().map(Value::shape).collect();
     let rank = shapes.iter().map(Vec::len).max().unwrap_or(0);
     let extent = |axis: usize| {
-        let own = shapes.iter().filter_map(|shape| {
-            (axis + shape.len()).checked_sub(rank).map(|axis| shape[axis])
-        });
+        let own = shapes
+            .iter()
+            .filter_map(|shape| (axis + shape.len()).checked_sub(rank).map(|axis| shape[axis]));
         own.max().unwrap_or(1)
     };
     (0..rank).map(extent).collect()

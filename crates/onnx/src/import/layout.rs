@@ -99,8 +99,7 @@ fn reshape(import: &mut Import<'_>, node: &NodeProto) -> Results {
         return Err(node.wrong("it lacks a shape"));
     };
     let from = import.value(node, 0)?.shape();
-    let shape =
-        with_call(import, node, |call| fold::shapes::reshaped(call, &from, &to.to_ints()))?;
+    let shape = with_call(import, node, |call| fold::shapes::reshaped(call, &from, &to.to_ints()))?;
     let x = any(import, node, 0)?;
     if shape == from {
         return Ok(vec![Value::Tensor(x)]);
@@ -166,8 +165,7 @@ impl Import<'_> {
         };
         let mut stored = vec![1; more];
         stored.extend(x.var.shape());
-        let order: Vec<usize> =
-            (0..more).chain(x.order.iter().map(|&axis| axis + more)).collect();
+        let order: Vec<usize> = (0..more).chain(x.order.iter().map(|&axis| axis + more)).collect();
         let var = self.builder.reshape(&x.var, &stored)?;
         let mut axes = Vec::with_capacity(order.len());
         for (&axis, &extent) in order.iter().zip(&stored) {
@@ -308,7 +306,13 @@ fn sequence_at(import: &mut Import<'_>, node: &NodeProto) -> Results {
 }
 
 /// The window that `axes` are, by axis of the value.
-fn window(import: &mut Import<'_>, node: &NodeProto, x: &Seen, axes: &[Axis], fill: f32) -> Results {
+fn window(
+    import: &mut Import<'_>,
+    node: &NodeProto,
+    x: &Seen,
+    axes: &[Axis],
+    fill: f32,
+) -> Results {
     let stored: Vec<Axis> = x.order.iter().map(|&axis| axes[axis]).collect();
     if axes.iter().any(|axis| axis.extent == 0) {
         return Err(node.wrong("nothing is left"));

@@ -123,9 +123,8 @@ fn by_batch(import: &mut Import<'_>, node: &NodeProto, a: &Seen, b: &Seen) -> Re
     let rank = a_shape.len().max(b_shape.len());
     let (a_outer, b_outer) = (&a_shape[..a_shape.len() - 2], &b_shape[..b_shape.len() - 2]);
     let outer = |axis: usize| {
-        let extent = |own: &[usize]| {
-            (axis + own.len()).checked_sub(rank - 2).map_or(1, |axis| own[axis])
-        };
+        let extent =
+            |own: &[usize]| (axis + own.len()).checked_sub(rank - 2).map_or(1, |axis| own[axis]);
         extent(a_outer).max(extent(b_outer))
     };
     let outer: Vec<usize> = (0..rank - 2).map(outer).collect();

@@ -115,9 +115,8 @@ fn join(shape: &[usize], a: &[usize], b: &[usize]) -> Joined {
         if extent == 1 {
             continue;
         }
-        let repeated = [a, b].map(|of| {
-            (axis + of.len()).checked_sub(shape.len()).is_none_or(|axis| of[axis] == 1)
-        });
+        let repeated = [a, b]
+            .map(|of| (axis + of.len()).checked_sub(shape.len()).is_none_or(|axis| of[axis] == 1));
         match joined.last_mut() {
             Some((last, before)) if *before == repeated => *last *= extent,
             _ => joined.push((extent, repeated)),

@@ -40,12 +40,7 @@ impl Builder {
     ///
     /// # Errors
     /// If `order` does not name each axis once.
-    pub fn transpose(
-        &mut self,
-        name: &str,
-        x: &Var,
-        order: &[usize],
-    ) -> Result<Var, ProgramError> {
+    pub fn transpose(&mut self, name: &str, x: &Var, order: &[usize]) -> Result<Var, ProgramError> {
         let rank = x.shape().len();
         if order.len() != rank || (0..rank).any(|axis| !order.contains(&axis)) {
             return Err(ProgramError::Argument {

@@ -46,9 +46,7 @@ impl Builder {
 impl Operation for RmsNorm {
     const FACTS: Facts<RmsNorm> = Facts {
         name: "rms_norm",
-        shapes: |&RmsNorm { rows, cols, .. }| {
-            Shapes::f32([rows * cols, cols], [rows * cols, rows])
-        },
+        shapes: |&RmsNorm { rows, cols, .. }| Shapes::f32([rows * cols, cols], [rows * cols, rows]),
         effect: Effects::Pure,
         flops: |_| 0,
         derivative: Derivative::Rule(RmsNorm::gradient),

@@ -1,7 +1,7 @@
 //! Functions of one number, applied to each element.
 
-use super::facts::{Derivative, Effects, Facts, Operation};
 use super::Shapes;
+use super::facts::{Derivative, Effects, Facts, Operation};
 use crate::{Builder, ProgramError, Var};
 
 /// A function of one number.
