@@ -123,11 +123,13 @@ vectorised! {
         impl Terms<2> for Both<'_> {
             #[inline(always)]
             fn add(&mut self, at: usize, first: usize, width: usize, sums: &mut [[f32; CHUNK]; 2]) {
-                for i in 0..width {
+                let [dots, totals] = sums;
+                let each = self.x[at..at + width].iter().zip(&self.dy[at..at + width]);
+                let sums = dots.iter_mut().zip(totals);
+                for (i, ((x, dy), (dot, total))) in each.zip(sums).enumerate() {
                     let stats = &self.stats[(first + i) / self.count * 2..][..2];
-                    let dy = self.dy[at + i];
-                    sums[0][i] += dy * ((self.x[at + i] - stats[0]) * stats[1]);
-                    sums[1][i] += dy;
+                    *dot += dy * ((x - stats[0]) * stats[1]);
+                    *total += dy;
                 }
             }
         }

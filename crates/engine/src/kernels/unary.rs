@@ -11,7 +11,7 @@ use crate::dispatch::{Call, Kernel};
 use rekindle_program::op::{Map, Unary, UnaryDx};
 
 /// `2 / √π`, the slope of the error function at zero.
-const ERF_SLOPE: f32 = 1.128_379_2;
+const ERF_SLOPE: f32 = std::f32::consts::FRAC_2_SQRT_PI;
 
 impl Kernel for Unary {
     fn scratch(&self, _: usize) -> usize {

@@ -145,25 +145,16 @@ impl Reduce {
         steps
     }
 
+    /// Products are summed in the backward pass alone, which is not differentiated.
     fn gradient(&self, rule: &mut Rule<'_>) -> Result<(), ProgramError> {
-        if !rule.wants(0) && !(self.product && rule.wants(1)) {
-            return Ok(());
-        }
-        let Reduce { outer, extent, inner, factor, .. } = *self;
-        let mut dy = rule.dy();
         if self.reduction == Reduction::Max {
             return self.max_gradient(rule);
         }
+        let Reduce { outer, extent, inner, factor, .. } = *self;
+        let mut dy = rule.dy();
         if factor != 1.0 {
             let op = Scale { len: outer * inner, factor };
             dy = rule.emit("dy", op, vec![dy], &[rule.write(0)])?[0];
-        }
-        if self.product {
-            for k in [1, 0] {
-                let other = rule.read(1 - k);
-                rule.emit_for(k, &format!("d{k}"), self.repeated(Pair::Mul), vec![other, dy])?;
-            }
-            return Ok(());
         }
         rule.emit_for(0, "dx", View::repeat(outer, extent, inner), vec![dy])
     }
