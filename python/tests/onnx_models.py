@@ -168,9 +168,7 @@ def image_case(name: str, module: Callable[[], nn.Module], **more) -> Exported:
 
 
 def token_case(name: str, module: Callable[[], nn.Module], make_batch, loss: str) -> Exported:
-    return Exported(
-        name, module, make_batch, "x", "adam", 1e-4, batch=2, sequence=12, loss=loss
-    )
+    return Exported(name, module, make_batch, "x", "adam", 1e-4, batch=2, sequence=12, loss=loss)
 
 
 EXPORTED = (

@@ -47,7 +47,9 @@ def export(case: Exported, module: nn.Module, batch: tuple, path: Path) -> None:
         torch.onnx.export(copy.deepcopy(module), (batch[0],), str(path), **words)
 
 
-def replay(case: Exported, module: nn.Module, batch: tuple, folder: Path) -> dict[str, torch.Tensor]:
+def replay(
+    case: Exported, module: nn.Module, batch: tuple, folder: Path
+) -> dict[str, torch.Tensor]:
     """What our engine makes of the file and the same data, named as in `torch_steps.train`."""
     inputs, labels = batch
     inputs = inputs.permute(0, 2, 3, 1) if inputs.is_floating_point() else inputs
@@ -100,9 +102,7 @@ class Onnx(unittest.TestCase):
             self.assertTrue(wanted, f"nothing to compare for {kind}")
             judges = [{name: peer[name] for name in wanted} for peer in judges]
             self.assertEqual(excess(wanted, judges, ours), [])
-        missing = [
-            name for name, p in module.named_parameters() if f"gradient/{name}" not in ours
-        ]
+        missing = [name for name, p in module.named_parameters() if f"gradient/{name}" not in ours]
         self.assertEqual(missing, [], "parameters that the engine does not train")
         self.check_loads(case, module, batch, trained)
         print(f"{case.name}: {len(ours)} tensors agree")

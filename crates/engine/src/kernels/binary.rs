@@ -72,7 +72,9 @@ vectorised! {
             Pair::Sub => rows(op, operands, steps, first, y, |a, b| a - b),
             Pair::Mul => rows(op, operands, steps, first, y, |a, b| a * b),
             Pair::Div => rows(op, operands, steps, first, y, |a, b| a / b),
-            Pair::Keep => rows(op, operands, steps, first, y, |a, b| if b != 0.0 { a } else { 0.0 }),
+            Pair::Keep => {
+                rows(op, operands, steps, first, y, |a, b| if b != 0.0 { a } else { 0.0 });
+            }
             Pair::Equal => {
                 rows(op, operands, steps, first, y, |a, b| if a == b { 1.0 } else { 0.0 });
             }

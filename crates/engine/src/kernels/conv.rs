@@ -318,7 +318,8 @@ struct Class {
     first_tap: usize,
     tap_step: usize,
     taps: usize,
-    /// The pixel of `dy` that the first pixel meets at the first tap, and how far the next tap's is.
+    /// The pixel of `dy` that the first pixel meets at the first tap, and how far the next tap's
+    /// is.
     shift: isize,
     step: isize,
 }
