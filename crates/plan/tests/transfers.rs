@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use rekindle_graph::{
-    Bytes, Effect, Graph, GraphParts, Micros, Node, NodeId, Phase, Rate, Role, Storage, StorageId,
-    Store, Timeline, read_graph,
+    Bytes, Effect, Graph, GraphParts, Micros, Node, NodeId, Phase, Rate, Role, Step, Storage,
+    StorageId, Store, Timeline, read_graph,
 };
 use rekindle_plan::{
     Choice, Effort, NoWatch, Options, PlanError, Strategy, floor, floor_with_store, frontier, plan,
@@ -19,7 +19,7 @@ use rekindle_verify::verify;
 
 fn store(rate: f64, duplex: bool) -> Store {
     let (out_rate, in_rate) = (Rate(rate), Rate(rate));
-    Store { out_rate, in_rate, latency: Micros(0.0), duplex, limit: None }
+    Store { out_rate, in_rate, latency: Micros(0.0), duplex, limit: None, activations_only: false }
 }
 
 fn options(effort: Effort, store: Option<Store>) -> Options {
@@ -91,6 +91,7 @@ struct Brute<'g> {
     ticks: Ticks,
     duplex: bool,
     at_start: Vec<bool>,
+    activations_only: bool,
 }
 
 impl Brute<'_> {
@@ -143,7 +144,8 @@ impl Brute<'_> {
                 next.live[s] = false;
                 all.push(next);
             }
-            if m.live[s] && m.copied[s].is_none() {
+            let stays = is_persistent && self.activations_only;
+            if m.live[s] && m.copied[s].is_none() && !stays {
                 let mut next = m.clone();
                 let end = self.transfer(&mut next, 0, s, m.arrives[s]);
                 (next.leaves[s], next.copied[s]) = (end, Some(end));
@@ -243,33 +245,35 @@ fn least_time(
     graph: &Graph,
     budget: u64,
     ticks: Ticks,
-    duplex: bool,
+    store: Store,
     limit: Ticks,
 ) -> Option<Ticks> {
-    let choices = [false, true].map(|stored| {
+    let Store { duplex, activations_only, .. } = store;
+    let choices = [false, true].into_iter().filter(|stored| !(*stored && activations_only));
+    let times = choices.filter_map(|stored| {
         let mut at_start = vec![false; graph.storages().len()];
         at_start[0] = stored;
-        Brute { graph, budget, ticks, duplex, at_start }.least(limit)
+        Brute { graph, budget, ticks, duplex, at_start, activations_only }.least(limit)
     });
-    choices.into_iter().flatten().min()
+    times.min()
 }
 
 #[track_caller]
-fn check(graph: &Graph, budget: u64, ticks: Ticks, duplex: bool) {
-    let store = store(2.0 / ticks as f64, duplex);
+fn check(graph: &Graph, budget: u64, ticks: Ticks, duplex: bool, activations_only: bool) {
+    let store = Store { activations_only, ..store(2.0 / ticks as f64, duplex) };
     let found = plan(graph, Bytes(budget), &options(Effort::DEFAULT, Some(store)), &mut NoWatch);
     let name = graph.name();
     match found {
         Ok(planned) => {
             let ticks_of = |time: Micros| (2.0 * time.get()).round() as Ticks;
             let time = ticks_of(planned.plan.time);
-            let least = least_time(graph, budget, ticks, duplex, time);
+            let least = least_time(graph, budget, ticks, store, time);
             assert_eq!(Some(time), least, "{name} at {budget}, {store:?}");
             assert!(planned.lower_bound <= planned.plan.time, "{name} at {budget}");
         }
         Err(PlanError::Infeasible(_)) => {
             // Everything moves one after another in less than this.
-            let least = least_time(graph, budget, ticks, duplex, 200);
+            let least = least_time(graph, budget, ticks, store, 200);
             assert_eq!(least, None, "{name} at {budget}, {store:?}");
         }
         Err(other) => panic!("{name} at {budget}: {other}"),
@@ -285,7 +289,54 @@ fn the_search_equals_brute_force_over_all_schedules_with_transfers() {
             [floor, Bytes((floor + peak).get() / 2), Bytes(peak.get() - 1)].map(Bytes::get).into();
         for budget in budgets {
             // From as fast as compute to slower.
-            check(&graph, budget, 1 + seed % 3, seed % 2 == 0);
+            check(&graph, budget, 1 + seed % 3, seed % 2 == 0, false);
+        }
+    }
+}
+
+#[test]
+fn so_it_does_where_only_activations_move() {
+    for seed in 0..8 {
+        let graph = tiny(seed);
+        let (floor, peak) = (floor(&graph).bytes, Timeline::natural(&graph).peak);
+        for budget in BTreeSet::from([floor.get(), (floor + peak).get() / 2]) {
+            check(&graph, budget, 1 + seed % 3, seed % 2 == 0, true);
+        }
+    }
+}
+
+/// Parameters and what else outlives the step stay where they are, at any budget.
+#[test]
+fn a_store_for_activations_moves_nothing_else() {
+    let for_activations = Store { activations_only: true, ..store(25_000.0, true) };
+    for name in ["bert-base-b16-s128", "resnet50-b32"] {
+        let graph = corpus(name);
+        let options = options(Effort::FIRST, Some(for_activations));
+        let lowest = smallest(&graph, &options, &mut NoWatch).expect("a plan").plan;
+        let alone = Options { store: None, ..options.clone() };
+        let alone = smallest(&graph, &alone, &mut NoWatch).expect("a plan").plan;
+        assert!(lowest.peak < alone.peak, "{name}");
+        let refused = plan(
+            &graph,
+            Bytes(floor(&graph).bytes.get() - 1),
+            &Options { store: None, ..options.clone() },
+            &mut NoWatch,
+        );
+        let Err(PlanError::Infeasible(why)) = refused else {
+            panic!("{name} cannot fit");
+        };
+        assert_eq!(why.smallest_moving_activations, Some(lowest.peak), "{name}");
+        for budget in [lowest.peak, share(&graph, 60.0)] {
+            let planned = plan(&graph, budget, &options, &mut NoWatch).expect("a plan").plan;
+            verify(&graph, &planned).expect("every plan passes the checker");
+            let schedule = planned.schedule;
+            assert!(schedule.has_transfers() && schedule.stored_at_start.is_empty(), "{name}");
+            let moved = schedule.steps.iter().filter_map(|step| match step {
+                Step::Offload(s) | Step::Fetch(s) => Some(*s),
+                Step::Run(_) | Step::Free(_) => None,
+            });
+            let mut roles = moved.map(|s| graph.storage(s).role);
+            assert!(roles.all(|role| !role.is_persistent()), "{name}");
         }
     }
 }

@@ -34,7 +34,7 @@ const STEPS: u32 = 6;
 
 /// No schedule under `budget` takes less time than this.
 pub(crate) fn time_bound(graph: &Graph, budget: Bytes, store: &Store, effort: Effort) -> Micros {
-    let problem = problem(graph);
+    let problem = problem(graph, store);
     let rate = return_rate(store);
     let at = |time: f64| {
         let moved = (rate * time).ceil().min((1u64 << 61) as f64) as i64;
@@ -66,12 +66,12 @@ fn return_rate(store: &Store) -> f64 {
 }
 
 /// The problem without what may live in the store.
-fn problem(graph: &Graph) -> Problem {
+fn problem(graph: &Graph, store: &Store) -> Problem {
     let mut problem = Problem::new(graph, &needed_nodes(graph)).relaxed().into_owned();
-    let stored = graph.sources().filter(|&s| graph.storage(s).role.may_be_stored());
+    let stored = graph.sources().filter(|&s| store.keeps(graph.storage(s).role));
     problem.base -= stored.map(|s| signed(graph.storage(s).bytes)).sum::<i64>();
     for (kept, storage) in problem.kept.iter_mut().zip(graph.storages()) {
-        *kept &= !storage.role.is_persistent();
+        *kept &= !(storage.role.is_persistent() && store.takes(storage.role));
     }
     for &s in graph.outputs() {
         // What is there from the start has no bytes of its own in the problem.

@@ -17,7 +17,7 @@
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
 
-use rekindle_graph::{Effect, Graph, NodeId, Phase, Schedule, Step, StorageId, Store};
+use rekindle_graph::{Bytes, Effect, Graph, NodeId, Phase, Schedule, Step, StorageId, Store};
 
 use crate::draft::needed_nodes;
 use crate::search::signed;
@@ -94,7 +94,7 @@ pub(super) fn exact(graph: &Graph, budget: i64, store: &Store) -> Exact {
         graph.natural_order().into_iter().filter(|n| needed[n.index()]).collect();
     let all: i64 = graph.storages().iter().map(|s| signed(s.bytes)).sum();
     let is_limited = store.limit.is_some_and(|limit| signed(limit) < all);
-    let stored = graph.sources().filter(|&s| graph.storage(s).role.may_be_stored()).count();
+    let stored = graph.sources().filter(|&s| store.keeps(graph.storage(s).role)).count();
     let is_large = graph.storages().len() > MOST_STORAGES
         || graph.nodes().len() > 32
         || runs.len() > MOST_NODES
@@ -171,7 +171,7 @@ impl Space<'_> {
         let storable: Vec<StorageId> = sources
             .iter()
             .copied()
-            .filter(|&s| self.graph.storage(s).role.may_be_stored())
+            .filter(|&s| self.store.keeps(self.graph.storage(s).role))
             .collect();
         let count = self.graph.storages().len();
         let choices = (0u32..1 << storable.len()).map(|choice| {
@@ -212,7 +212,9 @@ impl Space<'_> {
             let bit = 1u32 << s;
             let (is_live, is_copied) =
                 (label.places.live & bit != 0, label.places.copied & bit != 0);
-            if is_live && !is_copied && self.store.out_rate.get() > 0.0 {
+            let block = &self.graph.storages()[s];
+            let may_go = self.store.takes(block.role) && block.bytes > Bytes::ZERO;
+            if is_live && !is_copied && may_go && self.store.out_rate.get() > 0.0 {
                 all.push(self.offload(&label, s));
             } else if !is_live && is_copied && self.store.in_rate.get() > 0.0 {
                 self.fetch(&label, s, &mut all);
