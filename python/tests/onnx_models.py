@@ -58,13 +58,14 @@ class UNet(nn.Module):
         third = self.third(nn.functional.avg_pool2d(second, 2))
         x = self.back(torch.cat([self.up(third), second], 1))
         x = nn.functional.interpolate(x, scale_factor=2, mode="bilinear")
-        return self.head(self.last(torch.cat([x, first], 1)))
+        scores = self.head(self.last(torch.cat([x, first], 1)))
+        return scores.permute(0, 2, 3, 1).flatten(0, 2)
 
 
 def segment_batch(case: Case, random: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
     images = torch.randn(case.batch, 3, case.image_size, case.image_size, generator=random)
-    shape = (case.batch, case.image_size, case.image_size)
-    return images, torch.randint(5, shape, generator=random)
+    pixels = case.batch * case.image_size * case.image_size
+    return images, torch.randint(5, (pixels,), generator=random)
 
 
 def sentence_batch(case: Case, random: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
