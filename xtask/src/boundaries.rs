@@ -14,12 +14,13 @@ use crate::rust_source::{code_only, is_word};
 
 /// Every crate of the workspace in the order of the data, and those of the workspace that it may
 /// reach, directly or not.
-const REACHES: [(&str, &[&str]); 17] = [
+const REACHES: [(&str, &[&str]); 18] = [
     ("rekindle-graph", &[]),
     ("rekindle-analysis", &["graph"]),
     ("rekindle-program", &["graph"]),
     ("rekindle-models", &["graph", "program"]),
     ("rekindle-data", &["graph", "program"]),
+    ("rekindle-onnx", &["graph", "models", "program"]),
     ("rekindle-engine", &["graph", "program"]),
     ("rekindle-profile", &["analysis", "engine", "graph", "program"]),
     ("rekindle-plan", &["analysis", "graph", "verify"]),
@@ -33,11 +34,11 @@ const REACHES: [(&str, &[&str]); 17] = [
     ("rekindle-soak", &["analysis", "graph", "plan", "rewrite", "verify"]),
     ("xtask", &[]),
 ];
-const STAGES: [&str; 10] = [
-    "analysis", "data", "engine", "graph", "models", "plan", "profile", "program", "rewrite",
+const STAGES: [&str; 11] = [
+    "analysis", "data", "engine", "graph", "models", "onnx", "plan", "profile", "program", "rewrite",
     "verify",
 ];
-const WITH_REPORT: [&str; 13] = [
+const WITH_REPORT: [&str; 14] = [
     "rekindle",
     "allocator",
     "analysis",
@@ -45,6 +46,7 @@ const WITH_REPORT: [&str; 13] = [
     "engine",
     "graph",
     "models",
+    "onnx",
     "plan",
     "profile",
     "program",

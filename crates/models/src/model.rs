@@ -72,6 +72,8 @@ pub enum InputKind {
         /// How many classes the samples belong to.
         classes: usize,
     },
+    /// Numbers that are to be predicted.
+    Targets,
     /// The class of each sample.
     Classes {
         /// How many classes there are.
@@ -119,6 +121,8 @@ pub struct Model {
     pub inputs: Vec<Input>,
     /// The loss, a single number.
     pub loss: StorageId,
+    /// What predictions are read from, such as scores of classes: one row for each label.
+    pub logits: Option<StorageId>,
     /// Each trained parameter with its gradient, by parameter.
     pub gradients: Vec<(StorageId, StorageId)>,
     /// Second names of parameters that are used twice, as weight files may carry them.

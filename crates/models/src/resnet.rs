@@ -90,7 +90,7 @@ fn stem(b: &mut Builder, depth: Depth, images: &Var) -> Result<Var, ProgramError
     if depth.small {
         return Ok(x);
     }
-    let pool = PoolOptions { kernel: [3, 3], stride: [2, 2], padding: [1, 1] };
+    let pool = PoolOptions { kernel: [3, 3], stride: [2, 2], padding: [1, 1], extra: [0; 2] };
     b.max_pool("maxpool", &x, pool)
 }
 
@@ -136,7 +136,8 @@ fn global_average(b: &mut Builder, x: &Var) -> Result<Var, ProgramError> {
     let &[batch, height, width, channels] = x.shape() else {
         unreachable!("a convolution gives an image")
     };
-    let whole = PoolOptions { kernel: [height, width], stride: [1, 1], padding: [0, 0] };
+    let whole =
+        PoolOptions { kernel: [height, width], stride: [1, 1], padding: [0, 0], extra: [0; 2] };
     let mean = b.avg_pool("avgpool", x, whole)?;
     b.reshape(&mean, &[batch, channels])
 }
