@@ -49,7 +49,7 @@ use pulse::Pulse;
 use sequence::Sequence;
 use time_bound::Bound;
 
-pub(crate) use time_bound::{bound_of, time_bound};
+pub(crate) use time_bound::time_bound;
 
 /// Work of the annealing (storages touched) at effort 0; each level doubles it. At the default
 /// effort a graph of two thousand nodes takes about 1.8 s of one core.

@@ -9,6 +9,7 @@
 //! the replay.
 
 mod bound;
+mod covering;
 mod exact;
 mod floor;
 mod improve;
@@ -80,10 +81,7 @@ pub(crate) fn draft(
         Exact::Impossible => return Draft::plain(graph),
         Exact::Unknown => {}
     }
-    let alone = match budget >= crate::floor(graph).bytes {
-        true => search::draft_alone(graph, budget, options, watch),
-        false => Draft::plain(graph),
-    };
+    let alone = alone(graph, budget, options, watch);
     let problem = Problem::new(graph, &needed_nodes(graph));
     let pulse = Pulse::new(watch);
     let mut planner = Planner::new(graph, budget, store, alone);
@@ -93,6 +91,25 @@ pub(crate) fn draft(
     planner.note(alone, time);
     planner.search(&problem, options.effort, &pulse);
     planner.finish(graph, pulse.is_stopped())
+}
+
+/// What is planned without a store: the same search and, where it misses the budget, the same
+/// search for the lowest peak, so that a store is never a reason for a slower plan.
+fn alone(graph: &Graph, budget: Bytes, options: &Options, watch: &mut dyn Watch) -> Draft {
+    let floor = crate::floor(graph).bytes;
+    if budget < floor {
+        return Draft::plain(graph);
+    }
+    let draft = search::draft_alone(graph, budget, options, watch).freeing_after_last_use(graph);
+    let fits = |draft: &Draft| {
+        let timeline = Timeline::new(graph, &draft.schedule);
+        timeline.is_ok_and(|timeline| timeline.peak <= budget)
+    };
+    if draft.stopped || fits(&draft) {
+        return draft;
+    }
+    let lowest = search::lowest_alone(graph, floor, options, watch).freeing_after_last_use(graph);
+    if fits(&lowest) { lowest } else { draft }
 }
 
 /// A draft with as low a peak as is found; none is below `floor`.
@@ -277,7 +294,7 @@ impl<'a> Planner<'a> {
     }
 
     fn finish(self, graph: &Graph, stopped: bool) -> Draft {
-        let alone = self.alone.freeing_after_last_use(graph);
+        let alone = self.alone;
         let timeline = Timeline::new(graph, &alone.schedule);
         let fits = timeline.as_ref().is_ok_and(|t| signed(t.peak) <= self.budget);
         match self.best {
