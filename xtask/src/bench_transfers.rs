@@ -46,14 +46,14 @@ const STORES: [(&str, &str); 5] = [
 ];
 const FAST: &str = STORES[0].0;
 const EVERYWHERE: usize = 2;
-const SHARES: [&str; 7] = ["90", "80", "70", "60", "50", "40", "30"];
+const SHARES: [&str; 6] = ["90", "70", "60", "50", "40", "30"];
 /// Those over which the overhead is averaged; the one of the other stores and large graphs.
 const AVERAGED: [&str; 3] = ["70", "60", "50"];
 const MIDDLE: &str = "60";
 /// The budget of the row of the smallest peaks.
 const SMALLEST: &str = "smallest";
 /// Runs of which the fastest says how long a first plan takes.
-const FIRST_RUNS: usize = 3;
+const FIRST_RUNS: usize = 2;
 
 const HEADER: &str = "store,budget_percent,alone_percent,moved_percent,bound_percent,\
                       alone_peak_bytes,moved_peak_bytes,floor_bytes,seconds,first_seconds";

@@ -174,7 +174,8 @@ impl Brute<'_> {
                 next.compute = next.compute.max(m.leaves[s]).max(m.arrives[s]);
                 next.live[s] = false;
                 // If it is never fetched again, the store has its room back.
-                if m.copied[s].is_some() && !self.at_start[s] && !is_persistent {
+                let matters = self.channel.limit < u64::MAX && m.copied[s].is_some();
+                if matters && !self.at_start[s] && !is_persistent {
                     let mut last = next.clone();
                     (last.copied[s], last.never[s]) = (None, true);
                     all.push(last);
@@ -313,7 +314,7 @@ fn check(graph: &Graph, budget: u64, channel: Channel) {
 
 #[test]
 fn the_search_equals_brute_force_over_all_schedules_with_transfers() {
-    for seed in 0..16 {
+    for seed in 0..10 {
         let graph = tiny(seed);
         let (floor, peak) = (floor_with_store(&graph).bytes, Timeline::natural(&graph).peak);
         let budgets: BTreeSet<u64> =

@@ -34,7 +34,12 @@ use lives::Lives;
 use walk::Habits;
 
 /// Every way to walk.
-const HABITS: [Habits; 2] = [Habits { state_first: false }, Habits { state_first: true }];
+const HABITS: [Habits; 4] = [
+    Habits { state_first: false, in_time: false },
+    Habits { state_first: true, in_time: false },
+    Habits { state_first: false, in_time: true },
+    Habits { state_first: true, in_time: true },
+];
 
 /// Budgets between the one asked for and the plain peak for which orders are looked for, and rounds
 /// of looking: all of these budgets, then two more beside the best, and so on.
@@ -52,7 +57,7 @@ const STARTS: usize = 3;
 /// Walks that the improvement of one order may take.
 const MOST_WALKS: u32 = 200;
 /// Storages that all of them together may touch at effort 0; each level doubles it.
-const WALK_WORK: u64 = 200_000;
+const WALK_WORK: u64 = 400_000;
 
 /// Some levels below, but more than the first plan if more was asked for.
 fn lower(effort: Effort, levels: u8) -> Effort {
