@@ -176,14 +176,77 @@ impl Kind {
     }
 }
 
-/// Variables of the program: times in shares of the least, bytes in shares of the budget.
+/// Variables of the program; after them, the bytes of each kind that stay, and those that go each of
+/// its ways.
 const TIME_BEFORE: usize = 0;
 const TIME_AFTER: usize = 1;
 const AGAIN: usize = 2;
 const CROSSING: usize = 3;
 const LIVE: usize = 4;
 const MOVED: usize = 5;
-const FIRST_WAY: usize = 6;
+const FIRST_KIND: usize = 6;
+
+/// What the program of a moment is made of: times in shares of the least, bytes in shares of the
+/// budget.
+struct Shares {
+    /// Time of the ancestors, of the node itself, and of its descendants.
+    before: f64,
+    at: f64,
+    after: f64,
+    /// Bytes beside what the node touches, and of each kind of what is there at the start.
+    room: f64,
+    kinds: [f64; 6],
+    /// What the bytes of the budget take, out and in.
+    takes: [f64; 2],
+}
+
+impl Shares {
+    /// The program before any price of a cut.
+    fn program(&self, duplex: bool) -> Covering {
+        let ways: Vec<(usize, Ways)> = (0..Kind::ALL.len())
+            .flat_map(|k| Kind::ALL[k].ways().into_iter().map(move |way| (k, way)))
+            .collect();
+        let first_way = FIRST_KIND + Kind::ALL.len();
+        let mut costs = vec![0.0; first_way + ways.len()];
+        (costs[TIME_BEFORE], costs[TIME_AFTER]) = (1.0, 1.0);
+        let mut program = Covering::new(&costs);
+        program.add(&[(TIME_BEFORE, 1.0)], self.before);
+        program.add(&[(TIME_AFTER, 1.0), (AGAIN, -1.0)], self.at + self.after);
+        program.add(&[(TIME_BEFORE, 1.0), (TIME_AFTER, 1.0), (AGAIN, -1.0)], 1.0);
+        // What goes each way: before and after the moment, out and in.
+        let moves = |way: usize| {
+            let mut all = Vec::new();
+            if Kind::THERE_AND_BACK[way] {
+                all.push((MOVED, -self.takes[way % 2]));
+            }
+            let others = (0..ways.len()).filter(|&w| ways[w].1[way]);
+            all.extend(others.map(|w| (first_way + w, -self.takes[way % 2])));
+            all
+        };
+        for (part, time, begins) in [(0, TIME_BEFORE, 0.0), (2, TIME_AFTER, self.at)] {
+            let (out, back) = (moves(part), moves(part + 1));
+            let rows = match duplex {
+                true => vec![out, back],
+                false => vec![[out, back].concat()],
+            };
+            for mut row in rows {
+                row.push((time, 1.0));
+                program.add(&row, begins);
+            }
+        }
+        program.add(&[(LIVE, 1.0), (MOVED, 1.0), (CROSSING, -1.0)], 0.0);
+        let mut inside = vec![(LIVE, -1.0)];
+        for (k, &bytes) in self.kinds.iter().enumerate() {
+            inside.push((FIRST_KIND + k, -1.0));
+            let away = (0..ways.len()).filter(|&w| ways[w].0 == k);
+            let mut row = vec![(FIRST_KIND + k, 1.0)];
+            row.extend(away.map(|w| (first_way + w, 1.0)));
+            program.add(&row, bytes);
+        }
+        program.add(&inside, -self.room);
+        program
+    }
+}
 
 /// One moment: its cuts, its program, and the best bound so far, as a share of the least time.
 struct Moment<'p> {
@@ -206,12 +269,21 @@ impl<'p> Moment<'p> {
     ) -> Moment<'p> {
         let (past, after) = (problem.ancestors(v), problem.descendants(v));
         let least = problem.least_time().max(f64::MIN_POSITIVE);
+        let unit = budget.max(1) as f64;
         let time_of = |of: &[bool]| -> f64 {
             let nodes = problem.natural.iter().filter(|&&w| of[w as usize]);
             nodes.map(|&w| problem.time[w as usize]).sum::<f64>() / least
         };
-        let at = problem.time[v] / least;
-        let unit = budget.max(1) as f64;
+        // A rate of nothing makes a way one that takes for ever.
+        let takes = |rate: f64| unit / least / rate.max(unit / least * 1e-9);
+        let shares = Shares {
+            before: time_of(&past),
+            at: problem.time[v] / least,
+            after: time_of(&after),
+            room: (budget - signed(bytes_at(graph, NodeId(v as u32)))) as f64 / unit,
+            kinds: bytes_of_kinds(graph, v, &past, &after).map(|bytes| bytes as f64 / unit),
+            takes: [takes(store.out_rate.get()), takes(store.in_rate.get())],
+        };
         let mut free = vec![false; problem.bytes.len()];
         for &s in problem.reads.of(v).iter().chain(problem.writes.of(v)) {
             free[s as usize] = true;
@@ -220,64 +292,15 @@ impl<'p> Moment<'p> {
         for &w in problem.natural.iter().filter(|&&w| after[w as usize]) {
             problem.reads.of(w as usize).iter().for_each(|&s| needed[s as usize] = true);
         }
-        let forced = (0..needed.len())
-            .filter(|&s| needed[s] && !free[s] && past[problem.writer[s] as usize])
-            .map(|s| problem.bytes[s] as f64);
-        let forced = forced.sum::<f64>() / unit;
-        let room = (budget - signed(bytes_at(graph, NodeId(v as u32)))) as f64 / unit;
-        let kinds = bytes_of_kinds(graph, v, &past, &after);
-
-        let ways: Vec<(usize, Ways)> = (0..kinds.len())
-            .flat_map(|k| Kind::ALL[k].ways().into_iter().map(move |way| (k, way)))
-            .collect();
-        let rates = [store.out_rate.get(), store.in_rate.get()];
-        // A rate of nothing makes the way one that takes for ever.
-        let takes = rates.map(|rate| unit / least / rate.max(unit / least * 1e-9));
-        let mut costs = vec![0.0; FIRST_WAY + kinds.len() + ways.len()];
-        (costs[TIME_BEFORE], costs[TIME_AFTER]) = (1.0, 1.0);
-        let mut program = Covering::new(&costs);
-        program.add(&[(TIME_BEFORE, 1.0)], time_of(&past));
-        program.add(&[(TIME_AFTER, 1.0), (AGAIN, -1.0)], at + time_of(&after));
-        program.add(&[(TIME_BEFORE, 1.0), (TIME_AFTER, 1.0), (AGAIN, -1.0)], 1.0);
-        // What moves on each way: before and after the moment, out and in.
-        let moves = |way: usize| {
-            let mut all = Vec::new();
-            if Kind::THERE_AND_BACK[way] {
-                all.push((MOVED, -takes[way % 2]));
-            }
-            let others = (0..ways.len()).filter(|&w| ways[w].1[way]);
-            all.extend(others.map(|w| (FIRST_WAY + kinds.len() + w, -takes[way % 2])));
-            all
-        };
-        for (part, time, begins) in [(0, TIME_BEFORE, 0.0), (2, TIME_AFTER, at)] {
-            let (out, back) = (moves(part), moves(part + 1));
-            let rows = match store.duplex {
-                true => vec![out, back],
-                false => vec![[out, back].concat()],
-            };
-            for mut row in rows {
-                row.push((time, 1.0));
-                program.add(&row, begins);
-            }
-        }
-        program.add(&[(LIVE, 1.0), (MOVED, 1.0), (CROSSING, -1.0)], 0.0);
-        let mut inside = vec![(LIVE, -1.0)];
-        for (k, bytes) in kinds.iter().enumerate() {
-            inside.push((FIRST_WAY + k, -1.0));
-            let mut row = vec![(FIRST_WAY + k, 1.0)];
-            for (w, _) in ways.iter().enumerate().filter(|(_, (of, _))| *of == k) {
-                row.push((FIRST_WAY + kinds.len() + w, 1.0));
-            }
-            program.add(&row, *bytes as f64 / unit);
-        }
-        program.add(&inside, -room);
+        let crosses = |s: &usize| needed[*s] && !free[*s] && past[problem.writer[*s] as usize];
+        let crossing = (0..needed.len()).filter(crosses).map(|s| problem.bytes[s] as f64);
         Moment {
+            needed: crossing.sum::<f64>() / unit,
             cut: Crossing::new(problem, &past, &needed, &free, MOMENT_ARCS),
-            program,
+            program: shares.program(store.duplex),
             bound: 0.0,
             least,
             budget: unit,
-            needed: forced,
         }
     }
 

@@ -301,8 +301,7 @@ impl<'a> Walk<'a> {
                 longest = Some((idle, pair[0], pair[1]));
             }
         }
-        if let Some((idle, last, next)) = longest.filter(|(idle, ..)| *idle > 0.0) {
-            let _ = idle;
+        if let Some((_, last, next)) = longest.filter(|(idle, ..)| *idle > 0.0) {
             self.bare.push((self.is_large[s], next, std::cmp::Reverse(s as u32), last + 1));
         }
     }
