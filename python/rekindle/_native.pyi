@@ -305,11 +305,12 @@ def verify_rewritten(
     graph: Graph,
     plan: Plan,
     rewritten: Graph,
-    nodes: Sequence[int],
+    nodes: Sequence[tuple[str, int]],
     storages: Sequence[int],
 ) -> list[str]:
     """Likewise, with everything that is wrong with `rewritten` as a graph that runs the plan. Each
-    of its nodes and storages stands for the one of `graph` that is named in the lists.
+    of its nodes stands for a step on `graph`, as `Plan.steps` gives them, a `wait` for a free; each
+    of its storages for one of `graph`.
     """
 
 def write_profile(

@@ -21,6 +21,7 @@ __all__ = [
     "RekindleError",
     "RetainedGraph",
     "SplitStep",
+    "StoreFailed",
     "TorchMissing",
     "Unplanned",
     "UnplannedPart",
@@ -95,6 +96,10 @@ class LiveGradients(RekindleError):
 
 class SplitStep(RekindleError):
     """A step of several graphs, where a plan can be made for one only."""
+
+
+class StoreFailed(RekindleError, OSError):
+    """A store that activations are moved to cannot take or give them."""
 
 
 class NotDifferentiated(RekindleError):

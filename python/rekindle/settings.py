@@ -5,6 +5,7 @@ what would do.
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -19,6 +20,8 @@ TIME_SOURCES = ("measure", "roofline")
 Differentiated = Literal["loss", "all"]
 """Which of the values that a module returns are differentiated, if a loss is among them."""
 HIGHEST_EFFORT = 10
+HOST = "host"
+"""The store that is the host's memory."""
 MOST_BYTES = 2**63
 """No budget has as many."""
 
@@ -36,6 +39,13 @@ class Settings:
     at_least: int = 0
     """Bytes that a share is not below: those that it was of a larger step."""
     store: str | None = None
+    """How fast the store is that the planner may move storages to."""
+    offload: str | None = None
+    """A folder, or `HOST`: where a plan that is executed moves activations to."""
+    offload_limit: int | str | None = None
+    """The most that may lie there, as it was given."""
+    is_store_known: bool = False
+    """Whether `store` says all that a plan that is executed needs."""
 
     def __post_init__(self) -> None:
         _check_budget(self.budget)
@@ -53,6 +63,7 @@ class Settings:
                 "leave it out for no limit"
             )
         _check_store(self.store)
+        _check_offload(self)
 
     def with_effort(self, effort: int) -> Settings:
         """The same with another effort."""
@@ -61,6 +72,18 @@ class Settings:
     def with_at_least(self, size: int) -> Settings:
         """The same with a budget of so many bytes at least, if it is a share."""
         return replace(self, at_least=size if self.is_share else 0)
+
+    def with_store(self, speed: str) -> Settings:
+        """The same with a store of this speed, for activations, that may hold as much as it may."""
+        parts = [speed, *([f"limit={self.offload_bytes}"] if self.offload_bytes else [])]
+        text = _native.parse_store(",".join([*parts, ACTIVATIONS]))
+        return replace(self, store=text, is_store_known=True)
+
+    @property
+    def offload_bytes(self) -> int | None:
+        """The most bytes that may lie in the store."""
+        given = self.offload_limit
+        return _native.parse_budget(given) if isinstance(given, str) else given
 
     def bytes_for(self, plain_peak: int) -> int:
         """The budget in bytes, for a step whose plain peak is known."""
@@ -110,6 +133,40 @@ def _check_store(store: object) -> None:
             f'a store is text such as "out=25GB/s,in=25GB/s,latency=10us", not {store!r}'
         )
     _native.parse_store(store)
+
+
+ACTIVATIONS = "activations"
+"""The word by which a store takes nothing that is persistent."""
+
+
+def _check_offload(settings: Settings) -> None:
+    """Refuses what is no place to move activations to."""
+    offload, limit, store = settings.offload, settings.offload_limit, settings.store
+    if offload is None:
+        if limit is not None:
+            raise InvalidInput("offload_limit says how much offload= may hold: give that, too")
+        return
+    if not isinstance(offload, str):
+        raise InvalidInput(f'offload is a folder, or "{HOST}", not {offload!r}')
+    if offload != HOST and not (os.path.isdir(offload) and os.access(offload, os.W_OK | os.X_OK)):
+        raise InvalidInput(
+            f'offload is a folder in which files can be made, or "{HOST}", and {offload} is neither'
+        )
+    if limit is not None and not (_is_bytes(limit) and settings.offload_bytes):
+        raise InvalidInput(
+            f'offload_limit is a number of bytes above zero, or text such as "40GiB", not {limit!r}'
+        )
+    known = {ACTIVATIONS, "limit"} if store is not None and not settings.is_store_known else set()
+    parts = {part.split("=")[0].strip() for part in (store or "").split(",")}
+    if known & parts:
+        raise InvalidInput(
+            f"with offload=, {' and '.join(sorted(known & parts))} cannot be said in store=: "
+            "activations are all that moves, and offload_limit is the limit"
+        )
+
+
+def _is_bytes(limit: object) -> bool:
+    return isinstance(limit, str) or (type(limit) is int and limit > 0)
 
 
 def _check_name(what: str, given: object, names: tuple[str, ...]) -> None:

@@ -459,8 +459,6 @@ class Refusals(Case):
                 compiled(Layers(), budget)
         with self.assertRaises(rekindle.InvalidInput):
             compiled(Layers(), profile="guess")
-        with self.assertRaisesRegex(rekindle.UnsupportedOption, "offload"):
-            compiled(Layers(), offload=True)
 
 
 class Found(Case):

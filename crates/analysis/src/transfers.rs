@@ -166,6 +166,7 @@ mod tests {
             latency: Micros::ZERO,
             duplex: true,
             limit: None,
+            activations_only: false,
         };
         Schedule { steps, store: Some(store), stored_at_start: Vec::new() }
     }

@@ -59,7 +59,14 @@ fn moving_step() -> Layout {
     let model = build("mlp", &options).expect("the model builds");
     let graph = lower(&model.program, THREADS);
     let (out_rate, in_rate, latency) = (Rate(1000.0), Rate(1000.0), Micros(10.0));
-    let store = rekindle_graph::Store { out_rate, in_rate, latency, duplex: true, limit: None };
+    let store = rekindle_graph::Store {
+        out_rate,
+        in_rate,
+        latency,
+        duplex: true,
+        limit: None,
+        activations_only: false,
+    };
     let plan = moves_within(&graph, BUDGET, store).expect("a layer fits");
     let rewritten = rewrite(&graph, &plan).expect("a valid plan");
     let origins = rewritten.origins();

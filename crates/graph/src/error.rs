@@ -110,6 +110,10 @@ pub enum ScheduleError {
     FreesPersistent { step: StepId, storage: StorageId },
     #[error("{step}: offloads storage {storage}, which is not live")]
     OffloadsDead { step: StepId, storage: StorageId },
+    #[error(
+        "{step}: offloads storage {storage}, which is persistent; the store is for activations"
+    )]
+    OffloadsPersistent { step: StepId, storage: StorageId },
     #[error("{step}: fetches storage {storage}, which is live")]
     FetchesLive { step: StepId, storage: StorageId },
     #[error("{step}: fetches storage {storage}, of which there is no copy, or only a stale one")]
@@ -122,7 +126,8 @@ pub enum ScheduleError {
     StoresUnknown { storage: StorageId },
     #[error(
         "storage {storage} cannot live in the store between training steps: it is {role:?}, and \
-         only parameters, constants and optimizer state can"
+         only parameters, constants and optimizer state can, in a store that is not for \
+         activations alone"
     )]
     CannotBeStored { storage: StorageId, role: Role },
     #[error("storage {storage} lives in the store, and is in memory at the end")]

@@ -273,6 +273,8 @@ struct StoreEntry {
     duplex: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     budget_bytes: Option<u64>,
+    #[serde(default, skip_serializing_if = "is_false")]
+    activations_only: bool,
 }
 
 #[derive(Default, Serialize, Deserialize)]
@@ -348,6 +350,7 @@ fn read_store(entry: &StoreEntry) -> Result<Store, PlanFileError> {
         latency: Micros(entry.latency_us),
         duplex: entry.duplex,
         limit: entry.budget_bytes.map(Bytes),
+        activations_only: entry.activations_only,
     };
     store.check().map_err(PlanFileError::Store)?;
     Ok(store)
@@ -360,6 +363,7 @@ fn write_store(store: &Store) -> StoreEntry {
         latency_us: store.latency.get(),
         duplex: store.duplex,
         budget_bytes: store.limit.map(Bytes::get),
+        activations_only: store.activations_only,
     }
 }
 

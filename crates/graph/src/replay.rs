@@ -191,7 +191,8 @@ impl<'g> Replay<'g> {
             let Some(block) = graph.storages().get(storage.index()) else {
                 return Err(ScheduleError::StoresUnknown { storage });
             };
-            if !block.role.may_be_stored() {
+            let store = schedule.store.as_ref();
+            if !store.map_or(block.role.may_be_stored(), |store| store.keeps(block.role)) {
                 return Err(ScheduleError::CannotBeStored { storage, role: block.role });
             }
             let place = &mut places[storage.index()];
@@ -321,6 +322,10 @@ impl<'g> Replay<'g> {
         let place = self.place(step, storage)?;
         if !place.live {
             return Err(ScheduleError::OffloadsDead { step, storage });
+        }
+        let role = self.graph.storage(storage).role;
+        if self.schedule.store.as_ref().is_some_and(|store| !store.takes(role)) {
+            return Err(ScheduleError::OffloadsPersistent { step, storage });
         }
         let span = self.transfer(step, storage, Direction::Out, place.arrives)?;
         let bytes = self.graph.storage(storage).bytes;

@@ -1,12 +1,12 @@
 //! A store: where storages can be moved to and from, how fast, and how a person writes it down:
-//! `out=25GB/s,in=25GB/s,latency=10us`, and with it `half-duplex` and `limit=40GiB`.
+//! `out=25GB/s,in=25GB/s,latency=10us`, and with it `half-duplex`, `limit=40GiB` and `activations`.
 //!
 //! In: text. Out: a [`Store`], or one sentence that says what is wrong with the text. A store
 //! prints as text that gives the same store again, to the last bit of its numbers.
 
 use std::fmt;
 
-use crate::{Budget, Bytes, Micros, Rate, ScheduleError, parse_budget, typed_bytes};
+use crate::{Budget, Bytes, Micros, Rate, Role, ScheduleError, parse_budget, typed_bytes};
 
 /// Where storages can be moved to and from: a file on a disk, or the host's memory beside a GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -21,9 +21,22 @@ pub struct Store {
     pub duplex: bool,
     /// The most that it may hold; `None` if there is no limit.
     pub limit: Option<Bytes>,
+    /// Whether only what a training step makes is moved to it, and all that is persistent stays in
+    /// memory: where parameters and optimizer state are in others' hands.
+    pub activations_only: bool,
 }
 
 impl Store {
+    /// Whether a storage of this role may be moved to it and back.
+    pub fn takes(&self, role: Role) -> bool {
+        !(self.activations_only && role.is_persistent())
+    }
+
+    /// Whether a storage of this role may live in it between training steps.
+    pub fn keeps(&self, role: Role) -> bool {
+        role.may_be_stored() && self.takes(role)
+    }
+
     /// Whether its numbers can be.
     pub(crate) fn check(&self) -> Result<(), ScheduleError> {
         let numbers = [
@@ -59,7 +72,8 @@ const TIMES: [(&str, f64); 5] = [("us", 1.0), ("µs", 1.0), ("ns", 1e-3), ("ms",
 const EXAMPLE: &str = "write for example out=25GB/s,in=25GB/s,latency=10us";
 
 /// Reads a store. Both rates must be there; the latency is zero unless it is given, both directions
-/// go at the same time unless it is `half-duplex`, and there is no limit unless one is given.
+/// go at the same time unless it is `half-duplex`, there is no limit unless one is given, and it
+/// takes everything unless it is for `activations`.
 ///
 /// # Errors
 /// What is wrong with the text, as the end of a sentence that begins with it: "is empty; …".
@@ -68,7 +82,7 @@ pub fn parse_store(text: &str) -> Result<Store, String> {
         return Err(format!("is empty; {EXAMPLE}"));
     }
     let (mut out_rate, mut in_rate, mut latency, mut limit) = (None, None, None, None);
-    let mut half_duplex = None;
+    let (mut half_duplex, mut activations) = (None, None);
     for part in text.split(',').map(str::trim) {
         let (name, value) = match part.split_once('=') {
             Some((name, value)) => (name.trim_end(), Some(value.trim_start())),
@@ -80,8 +94,9 @@ pub fn parse_store(text: &str) -> Result<Store, String> {
             ("latency", Some(value)) => once(&mut latency, name, time(value)?)?,
             ("limit", Some(value)) => once(&mut limit, name, bytes(value)?)?,
             ("half-duplex", None) => once(&mut half_duplex, name, ())?,
-            ("half-duplex", Some(_)) => {
-                return Err(format!("gives half-duplex a value, and it takes none; {EXAMPLE}"));
+            ("activations", None) => once(&mut activations, name, ())?,
+            ("half-duplex" | "activations", Some(_)) => {
+                return Err(format!("gives {name} a value, and it takes none; {EXAMPLE}"));
             }
             ("out" | "in" | "latency" | "limit", None) => {
                 return Err(format!("gives {name} no value; {EXAMPLE}"));
@@ -89,7 +104,7 @@ pub fn parse_store(text: &str) -> Result<Store, String> {
             _ => {
                 return Err(format!(
                     "has the unknown part \"{part}\"; a store is out=…, in=…, and if need be \
-                     latency=…, limit=… and half-duplex: {EXAMPLE}"
+                     latency=…, limit=…, half-duplex and activations: {EXAMPLE}"
                 ));
             }
         }
@@ -101,6 +116,7 @@ pub fn parse_store(text: &str) -> Result<Store, String> {
         latency: latency.unwrap_or(Micros::ZERO),
         duplex: half_duplex.is_none(),
         limit,
+        activations_only: activations.is_some(),
     };
     match store.out_rate.get() == 0.0 && store.in_rate.get() == 0.0 {
         true => Err(format!("moves nothing, neither out nor in; {EXAMPLE}")),
@@ -182,9 +198,12 @@ impl fmt::Display for Store {
         if !self.duplex {
             write!(f, ",half-duplex")?;
         }
-        match self.limit {
-            Some(limit) => write!(f, ",limit={}", typed_bytes(limit)),
-            None => Ok(()),
+        if let Some(limit) = self.limit {
+            write!(f, ",limit={}", typed_bytes(limit))?;
+        }
+        match self.activations_only {
+            true => write!(f, ",activations"),
+            false => Ok(()),
         }
     }
 }
@@ -200,6 +219,7 @@ mod tests {
             latency: Micros(latency),
             duplex: true,
             limit: None,
+            activations_only: false,
         }
     }
 
@@ -222,6 +242,8 @@ mod tests {
         let disk = Store { duplex: false, limit: Some(Bytes(40 << 30)), ..store(3e3, 3e3, 0.0) };
         check("out=3GB/s,in=3GB/s,half-duplex,limit=40GiB", disk);
         check("out=0MB/s,in=1MB/s", store(0.0, 1.0, 0.0));
+        let made = Store { activations_only: true, ..store(1e3, 1e3, 0.0) };
+        check("out=1GB/s, activations, in=1GB/s", made);
     }
 
     #[test]
@@ -243,7 +265,8 @@ mod tests {
         check_refused("out=1GB/s,in=1GB/s,latency=10min", "\"min\"");
         check_refused("out=1GB/s,in=1GB/s,limit=60%", "in bytes");
         check_refused("out=1GB/s,in=1GB/s,limit=0", "zero");
-        check_refused("out=1GB/s,in=1GB/s,half-duplex=yes", "takes none");
+        check_refused("out=1GB/s,in=1GB/s,half-duplex=yes", "gives half-duplex a value");
+        check_refused("out=1GB/s,in=1GB/s,activations=all", "gives activations a value");
         check_refused("out=1GB/s,in=1GB/s,speed=1", "unknown part \"speed=1\"");
         check_refused("out=1GB/s,,in=1GB/s", "unknown part \"\"");
         let huge = format!("out={}GB/s,in=1GB/s", "9".repeat(400));
@@ -258,6 +281,7 @@ mod tests {
             "out=1GiB/s,in=3MiB/s,latency=5ms,half-duplex,limit=40GiB",
             "out=3GB/s,in=3GB/s,half-duplex,limit=1000",
             "out=1GB/s,in=1GB/s,latency=250ns",
+            "out=1GB/s,in=1GB/s,limit=1GiB,activations",
         ] {
             let read = parse_store(text).expect("a store");
             assert_eq!(read.to_string(), text);

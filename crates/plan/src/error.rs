@@ -50,6 +50,8 @@ pub struct Infeasible {
     pub smallest_known: Bytes,
     /// The smallest budget with a store, where none was given and one would help.
     pub smallest_with_store: Option<Bytes>,
+    /// The same with a store for activations alone.
+    pub smallest_moving_activations: Option<Bytes>,
     /// The smallest budget for which a plan without transfers is known, where a store was given.
     pub smallest_without_store: Option<Bytes>,
     /// No schedule at all has a lower peak.
@@ -75,7 +77,10 @@ impl Infeasible {
         smallest_known: Bytes,
     ) -> Infeasible {
         let floor = crate::floor_of(graph, options);
-        let with_store = crate::floor_with_store(graph).bytes;
+        let if_it_helps = |lowest: fn(&Graph) -> Bytes| {
+            let lowest = options.store.is_none().then(|| lowest(graph));
+            lowest.filter(|&lowest| lowest < smallest_known)
+        };
         let named = |&s: &StorageId| (s, graph.storage(s).bytes, graph.shown_storage_name(s));
         let at_name = match floor.at {
             Some(node) => graph.node(node).shown_name(),
@@ -85,8 +90,8 @@ impl Infeasible {
             strategy: options.strategy.name,
             budget,
             smallest_known,
-            smallest_with_store: (options.store.is_none() && with_store < smallest_known)
-                .then_some(with_store),
+            smallest_with_store: if_it_helps(|graph| crate::floor_with_store(graph).bytes),
+            smallest_moving_activations: if_it_helps(crate::transfer::lowest_of_activations),
             smallest_without_store: None,
             lower_bound: floor.bytes,
             at: floor.at,
@@ -113,6 +118,9 @@ impl std::fmt::Display for Infeasible {
         writeln!(f, "  smallest budget with a known plan: {smallest} ({} bytes)", smallest.get())?;
         if let Some(bytes) = self.smallest_with_store {
             writeln!(f, "  with a store to move storages to: {bytes} ({} bytes)", bytes.get())?;
+        }
+        if let Some(bytes) = self.smallest_moving_activations {
+            writeln!(f, "  with a store for activations alone: {bytes} ({} bytes)", bytes.get())?;
         }
         if let Some(bytes) = self.smallest_without_store {
             writeln!(f, "  without the store: {bytes} ({} bytes)", bytes.get())?;

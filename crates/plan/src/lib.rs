@@ -111,8 +111,9 @@ pub fn smallest(
 /// A lower bound on the peak of every schedule that `options` allow.
 pub(crate) fn floor_of(graph: &Graph, options: &Options) -> Floor {
     match options.store {
-        Some(_) => floor_with_store(graph),
-        None => floor(graph),
+        Some(store) if !store.activations_only => floor_with_store(graph),
+        // What is persistent stays, and beside it is what a node touches.
+        _ => floor(graph),
     }
 }
 

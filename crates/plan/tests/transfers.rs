@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use rekindle_graph::{
-    Bytes, Effect, Graph, GraphParts, Micros, Node, NodeId, Phase, Rate, Role, Storage, StorageId,
-    Store, Timeline, read_graph,
+    Bytes, Effect, Graph, GraphParts, Micros, Node, NodeId, Phase, Rate, Role, Step, Storage,
+    StorageId, Store, Timeline, read_graph,
 };
 use rekindle_plan::{
     Choice, Effort, NoWatch, Options, PlanError, Strategy, floor, floor_with_store, frontier, plan,
@@ -19,7 +19,7 @@ use rekindle_verify::verify;
 
 fn store(rate: f64, duplex: bool) -> Store {
     let (out_rate, in_rate) = (Rate(rate), Rate(rate));
-    Store { out_rate, in_rate, latency: Micros(0.0), duplex, limit: None }
+    Store { out_rate, in_rate, latency: Micros(0.0), duplex, limit: None, activations_only: false }
 }
 
 fn options(effort: Effort, store: Option<Store>) -> Options {
@@ -103,6 +103,7 @@ struct Channel {
     duplex: bool,
     /// The most bytes that the store holds.
     limit: u64,
+    activations_only: bool,
 }
 
 impl Channel {
@@ -114,6 +115,7 @@ impl Channel {
             latency: Micros(self.latency as f64 / 2.0),
             duplex: self.duplex,
             limit: (self.limit < all).then_some(Bytes(self.limit)),
+            activations_only: self.activations_only,
         }
     }
 }
@@ -182,7 +184,8 @@ impl Brute<'_> {
                 }
                 all.push(next);
             }
-            if m.live[s] && m.copied[s].is_none() {
+            let stays = is_persistent && self.channel.activations_only;
+            if m.live[s] && m.copied[s].is_none() && !stays {
                 let mut next = m.clone();
                 let end = self.transfer(&mut next, 0, s, m.arrives[s]);
                 (next.leaves[s], next.copied[s]) = (end, Some(end));
@@ -284,7 +287,9 @@ fn least_time(graph: &Graph, budget: u64, channel: Channel, limit: Ticks) -> Opt
     let choices = (0..4).filter_map(|choice: usize| {
         let mut at_start = vec![false; graph.storages().len()];
         (at_start[0], at_start[1]) = (choice % 2 == 1, choice / 2 == 1);
-        let may = (0..2).all(|s| !at_start[s] || graph.storages()[s].role.may_be_stored());
+        let may_live = |s: usize| graph.storages()[s].role.may_be_stored();
+        let may = |s: usize| !at_start[s] || may_live(s) && !channel.activations_only;
+        let may = (0..2).all(may);
         may.then(|| Brute { graph, budget, channel, at_start }.least(limit))
     });
     choices.flatten().min()
@@ -325,9 +330,60 @@ fn the_search_equals_brute_force_over_all_schedules_with_transfers() {
             latency: seed / 4 % 3,
             duplex: seed % 2 == 0,
             limit: if seed % 3 == 2 { 3 + seed / 3 } else { u64::MAX },
+            activations_only: false,
         };
         for budget in budgets {
             check(&graph, budget, channel);
+        }
+    }
+}
+
+#[test]
+fn so_it_does_where_only_activations_move() {
+    for seed in 0..8 {
+        let graph = tiny(seed);
+        let (floor, peak) = (floor(&graph).bytes, Timeline::natural(&graph).peak);
+        for budget in BTreeSet::from([floor.get(), (floor + peak).get() / 2]) {
+            let each = [1 + seed % 3; 2];
+            let (duplex, limit) = (seed % 2 == 0, u64::MAX);
+            let channel = Channel { each, latency: 0, duplex, limit, activations_only: true };
+            check(&graph, budget, channel);
+        }
+    }
+}
+
+/// Parameters and what else outlives the step stay where they are, at any budget.
+#[test]
+fn a_store_for_activations_moves_nothing_else() {
+    let for_activations = Store { activations_only: true, ..store(25_000.0, true) };
+    for name in ["bert-base-b16-s128", "resnet50-b32"] {
+        let graph = corpus(name);
+        let options = options(Effort::FIRST, Some(for_activations));
+        let lowest = smallest(&graph, &options, &mut NoWatch).expect("a plan").plan;
+        let alone = Options { store: None, ..options.clone() };
+        let alone = smallest(&graph, &alone, &mut NoWatch).expect("a plan").plan;
+        assert!(lowest.peak < alone.peak, "{name}");
+        let refused = plan(
+            &graph,
+            Bytes(floor(&graph).bytes.get() - 1),
+            &Options { store: None, ..options.clone() },
+            &mut NoWatch,
+        );
+        let Err(PlanError::Infeasible(why)) = refused else {
+            panic!("{name} cannot fit");
+        };
+        assert_eq!(why.smallest_moving_activations, Some(lowest.peak), "{name}");
+        for budget in [lowest.peak, share(&graph, 60.0)] {
+            let planned = plan(&graph, budget, &options, &mut NoWatch).expect("a plan").plan;
+            verify(&graph, &planned).expect("every plan passes the checker");
+            let schedule = planned.schedule;
+            assert!(schedule.has_transfers() && schedule.stored_at_start.is_empty(), "{name}");
+            let moved = schedule.steps.iter().filter_map(|step| match step {
+                Step::Offload(s) | Step::Fetch(s) => Some(*s),
+                Step::Run(_) | Step::Free(_) => None,
+            });
+            let mut roles = moved.map(|s| graph.storage(s).role);
+            assert!(roles.all(|role| !role.is_persistent()), "{name}");
         }
     }
 }

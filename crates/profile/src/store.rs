@@ -54,6 +54,7 @@ pub fn measure_store(folder: &Path, limit: Option<Bytes>) -> Result<Store, Profi
         latency: Micros((out.latency + back.latency) / 2.0),
         duplex: together < DUPLEX * apart,
         limit,
+        activations_only: false,
     })
 }
 

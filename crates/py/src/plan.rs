@@ -380,20 +380,29 @@ pub(crate) fn verify(graph: &Graph, plan: &Plan) -> Vec<String> {
 }
 
 /// Likewise, with everything that is wrong with `rewritten` as a graph that runs the plan. Each of
-/// its nodes and storages stands for the one of `graph` that is named in the lists.
+/// its nodes stands for a step on `graph`, a `wait` for a free; each of its storages for one of
+/// `graph`.
 #[pyfunction]
 pub(crate) fn verify_rewritten(
+    py: Python<'_>,
     graph: &Graph,
     plan: &Plan,
     rewritten: &Graph,
-    nodes: Vec<u32>,
+    nodes: Vec<(String, u32)>,
     storages: Vec<u32>,
-) -> Vec<String> {
-    let nodes: Vec<Step> = nodes.into_iter().map(|n| Step::Run(NodeId(n))).collect();
+) -> PyResult<Vec<String>> {
+    let step = |(kind, number): (String, u32)| match &kind[..] {
+        "run" => Ok(Step::Run(NodeId(number))),
+        "free" => Ok(Step::Free(StorageId(number))),
+        "offload" => Ok(Step::Offload(StorageId(number))),
+        "fetch" => Ok(Step::Fetch(StorageId(number))),
+        _ => Err(invalid(py, format!("a step is run, free, offload or fetch, not \"{kind}\""))),
+    };
+    let nodes: Vec<Step> = nodes.into_iter().map(step).collect::<PyResult<_>>()?;
     let storages: Vec<StorageId> = storages.into_iter().map(StorageId).collect();
     let origins = Origins { nodes: &nodes, storages: &storages };
     let (graph, rewritten) = (&graph.graph, &rewritten.graph);
-    words(rekindle_verify::verify_rewritten(graph, &plan.plan, rewritten, origins))
+    Ok(words(rekindle_verify::verify_rewritten(graph, &plan.plan, rewritten, origins)))
 }
 
 fn words(judged: Result<Audit, Violations>) -> Vec<String> {

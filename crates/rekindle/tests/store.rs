@@ -34,8 +34,14 @@ fn model(name: &str) -> Model {
 /// A step that moves what it must to stay within a part of the plain one's peak.
 fn moving(model: &Model, plain: &Layout, percent: u64) -> Layout {
     let rate = Rate(1000.0);
-    let store =
-        Store { out_rate: rate, in_rate: rate, latency: Micros(1.0), duplex: true, limit: None };
+    let store = Store {
+        out_rate: rate,
+        in_rate: rate,
+        latency: Micros(1.0),
+        duplex: true,
+        limit: None,
+        activations_only: false,
+    };
     let budget = Bytes(plain.predicted().live.get() / 100 * percent);
     let plan = moves_within(plain.graph(), budget, store).expect("every node fits");
     let rewritten = rewrite(plain.graph(), &plan).expect("a valid plan");

@@ -123,7 +123,8 @@ fn check_not_slower(
     Ok(())
 }
 
-/// From far too slow to faster than compute, now and then with one way only or a limit.
+/// From far too slow to faster than compute, now and then with one way only, a limit, or for
+/// activations alone.
 fn random_store(graph: &Graph, random: &mut Random) -> Store {
     let natural = Timeline::natural(graph);
     // What moves all bytes of the peak once in the time of the plain step.
@@ -141,6 +142,7 @@ fn random_store(graph: &Graph, random: &mut Random) -> Store {
         limit: random
             .chance(20)
             .then(|| Bytes(random.below(natural.peak.get() as usize + 1) as u64)),
+        activations_only: random.chance(20),
     }
 }
 

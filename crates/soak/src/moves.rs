@@ -207,5 +207,6 @@ fn store(random: &mut Random) -> Store {
         latency: Micros(random.below(20) as f64),
         duplex: random.chance(50),
         limit: random.chance(50).then_some(Bytes(u64::MAX)),
+        activations_only: false,
     }
 }

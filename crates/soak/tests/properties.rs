@@ -83,15 +83,16 @@ fn schedules() -> impl Strategy<Value = (Graph, Schedule)> {
     let choices = proptest::collection::vec(any::<u16>(), 0..150);
     let graph = choices.prop_map(|choices| chosen_graph(choices, 5));
     let edits = proptest::collection::vec((0..9u8, any::<Index>(), any::<Index>()), 0..5);
-    let store = (0..5u8, 0..5u8, 0..3u8, any::<bool>(), 0..800u64);
+    let store = (0..5u8, 0..5u8, 0..3u8, any::<bool>(), 0..800u64, 0..4u8);
     (graph, edits, proptest::option::weighted(0.8, store)).prop_map(|(graph, edits, store)| {
         let mut schedule = Schedule::plain(&graph);
-        schedule.store = store.map(|(out, back, latency, duplex, limit)| Store {
+        schedule.store = store.map(|(out, back, latency, duplex, limit, takes)| Store {
             out_rate: Rate(f64::from(out)),
             in_rate: Rate(f64::from(back)),
             latency: Micros(f64::from(latency)),
             duplex,
             limit: limit.checked_sub(500).map(Bytes),
+            activations_only: takes == 0,
         });
         for (kind, at, what) in edits {
             edit(&graph, &mut schedule, kind, at, what);

@@ -75,7 +75,8 @@ impl<'g> Values<'g> {
                 found.push(Violation::StoresUnknown { storage });
                 continue;
             };
-            if !block.role.may_be_stored() {
+            let store = self.schedule.store.as_ref();
+            if !store.map_or(block.role.may_be_stored(), |store| store.keeps(block.role)) {
                 found.push(Violation::CannotBeStored {
                     storage,
                     name: self.graph.shown_storage_name(storage),
@@ -184,6 +185,10 @@ impl<'g> Values<'g> {
     fn offload(&mut self, step: StepId, storage: StorageId, name: String) -> Option<Violation> {
         if !self.has_channel(|store| store.out_rate) {
             return Some(Violation::NoChannel { step, storage, name });
+        }
+        let role = self.graph.storage(storage).role;
+        if self.schedule.store.as_ref().is_some_and(|store| !store.takes(role)) {
+            return Some(Violation::OffloadsPersistent { step, storage, name });
         }
         match self.holds[storage.index()] {
             Holds::Nothing => Some(Violation::OffloadsDead { step, storage, name }),

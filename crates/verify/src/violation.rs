@@ -38,11 +38,15 @@ pub enum Violation {
     FetchesStale { step: StepId, storage: StorageId, name: String, updater: String },
     #[error("{step}: moves {storage} ({name}), and there is no store that way")]
     NoChannel { step: StepId, storage: StorageId, name: String },
+    #[error(
+        "{step}: offloads {storage} ({name}), which is persistent; the store is for activations"
+    )]
+    OffloadsPersistent { step: StepId, storage: StorageId, name: String },
     #[error("stored at the start: there is no storage {storage}")]
     StoresUnknown { storage: StorageId },
     #[error(
         "{storage} ({name}) is {role:?}: only parameters, constants and optimizer state can live \
-         in a store between training steps"
+         in a store between training steps, if it is not for activations alone"
     )]
     CannotBeStored { storage: StorageId, name: String, role: Role },
     #[error("{storage} ({name}) lives in the store, and is in memory at the end")]

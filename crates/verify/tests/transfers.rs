@@ -132,6 +132,22 @@ fn an_offload_needs_something_to_copy_and_somewhere_to_copy_it() {
 }
 
 #[test]
+fn a_store_for_activations_takes_nothing_that_is_persistent() {
+    let for_activations =
+        |plan: &mut Plan| plan.schedule.store.as_mut().expect("a store").activations_only = true;
+    // A parameter lives there between steps; without that, it is offloaded.
+    check(for_activations, "s1 (w) is Parameter");
+    check(
+        |plan| {
+            for_activations(plan);
+            plan.schedule.stored_at_start.clear();
+            plan.schedule.steps.remove(FETCH_W);
+        },
+        "offloads s1 (w), which is persistent",
+    );
+}
+
+#[test]
 fn what_is_persistent_ends_where_it_began() {
     check(
         |plan| {

@@ -14,12 +14,15 @@ from typing import Any
 from torch import fx
 
 from rekindle.torch.interfaces import mark_boxed
+from rekindle.torch.transfers import NODES, Transfers
 
 Boxed = Callable[[list[Any]], Any]
 
 
-def boxed(module: fx.GraphModule) -> Boxed:
-    """The module as a function of one list, which it empties."""
+def boxed(module: fx.GraphModule, transfers: Transfers | None = None) -> Boxed:
+    """The module as a function of one list, which it empties. Values that it moves go where
+    `transfers` takes them.
+    """
     graph = fx.Graph()
     arguments = graph.placeholder("arguments")
     inputs = module.graph.find_nodes(op="placeholder")
@@ -31,6 +34,8 @@ def boxed(module: fx.GraphModule) -> Boxed:
     for node in module.graph.nodes:
         if node not in copies:
             copies[node] = graph.node_copy(node, copies.__getitem__)
+            if transfers is not None and node.target in NODES:
+                copies[node].target = transfers.bound(node.target)
     unpacked = fx.GraphModule(module, graph, f"Boxed{type(module).__name__}")
     run = unpacked.forward
 

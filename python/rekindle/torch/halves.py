@@ -20,6 +20,7 @@ from rekindle.torch.joint import outputs_of, tensors_of
 from rekindle.torch.lower import forward_nodes
 from rekindle.torch.measure import Meter
 from rekindle.torch.planning import PlannedGraph
+from rekindle.torch.transfers import Transfers
 
 
 class Halves:
@@ -38,6 +39,7 @@ class Halves:
         *,
         check: bool = False,
         inductor: bool = False,
+        transfers: Transfers | None = None,
     ) -> None:
         self.number = number
         """Which of the session's graphs it is."""
@@ -45,6 +47,8 @@ class Halves:
         self.autocast = autocast
         self.check = check
         self.inductor = inductor
+        self.transfers = transfers
+        """What moves values to the store, if there is one."""
         self._slots = 0
         """How many values AOTAutograd keeps for the backward."""
         self._forward: Boxed
@@ -89,7 +93,7 @@ class Halves:
 
     def _executor(self, module: fx.GraphModule, inputs: list[Any], *, is_backward: bool) -> Boxed:
         if not self.inductor:
-            return boxed(module)
+            return boxed(module, self.transfers)
         from rekindle.torch.inductor import compile_half
 
         return compile_half(module, inputs, is_backward=is_backward)
@@ -103,8 +107,8 @@ class Halves:
             return False
         self.planned = planned
         self._watch = self._new_watch()
-        forward = self._watched_forward(boxed(planned.modules.forward))
-        backward = self._watched_backward(boxed(planned.modules.backward))
+        forward = self._watched_forward(boxed(planned.modules.forward, self.transfers))
+        backward = self._watched_backward(boxed(planned.modules.backward, self.transfers))
         unused, slots = [torch.empty(0)] * (self._slots - saved), self._slots
 
         def run_forward(arguments: list[Any]) -> Any:

@@ -9,6 +9,11 @@ that `effects.again` gives. Views are emitted where they are read, from whatever
 storage is live. What the backward reads and the forward made is saved, and nothing else. Results
 are picked directly behind their producer, so that one that nobody wants dies at once.
 
+What a plan moves is moved whole, by the value that its storage was made for; views of it are made
+anew from what comes back. Tokens cross from the forward to the backward like values. Each hazard is
+a `wait`: before the first read of what was fetched, and before the memory of what was offloaded is
+given back.
+
 Every value says in its `meta` which value of the joint graph it stands for. That is a claim:
 `lower_back` compares it with what the modules do.
 """
@@ -25,7 +30,7 @@ import torch
 from torch import fx
 
 from rekindle.errors import RekindleError
-from rekindle.torch import effects, randomness
+from rekindle.torch import effects, randomness, transfers
 from rekindle.torch.interfaces import detect_fake_mode
 from rekindle.torch.joint import Joint, tensors_of
 from rekindle.torch.lower import Lowered, device_of, generator_state_bytes
@@ -70,6 +75,15 @@ class _Injection:
         """The generator's state before each draw that is repeated, in the half under construction.
         """
         self.left_states: dict[fx.Node, fx.Node] = {}
+        self.tokens: dict[int, fx.Node] = {}
+        """The copy in the store of each storage, in the half under construction."""
+        self.left_tokens: dict[int, fx.Node] = {}
+        self.arriving: set[int] = set()
+        """Storages that were fetched and that nobody has waited for."""
+        self.maker: dict[int, fx.Node] = {}
+        """The value that each storage that is moved was made for."""
+        self.leaving: set[int] = set()
+        """Storages that were offloaded and that are still in memory."""
         self.ran: set[int] = set()
         runs = Counter(number for kind, number in steps if kind == "run")
         self.repeated = {number for number, count in runs.items() if count > 1}
@@ -82,10 +96,14 @@ class _Injection:
         outputs = self.values(self.joint.forward_outputs)
         self.graph, self.left, self.live = self.backward, self.live, {}
         self.left_states, self.states = self.states, {}
+        self.left_tokens, self.tokens = self.tokens, {}
         for node in self.joint.tangents:
             self.emit_placeholder(node)
         self.emit(self.steps[boundary + 1 :])
-        self.backward.output(self.values(self.joint.gradients))
+        gradients = self.values(self.joint.gradients)
+        for storage in sorted(self.leaving | self.arriving):
+            self.finish(storage)
+        self.backward.output(gradients)
         self.forward.output([*outputs, *self.saved])
         for graph in (self.forward, self.backward):
             _drop_unread(graph)
@@ -95,19 +113,32 @@ class _Injection:
         return [self.value(v) if isinstance(v, fx.Node) else v for v in originals]
 
     def emit(self, steps: Steps) -> None:
+        take = {
+            "run": self.run_node,
+            "free": self.free,
+            "offload": self.offload,
+            "fetch": self.fetch,
+        }
         for kind, number in steps:
-            if kind == "free":
-                self.free(number)
-            else:
-                self.run_node(number)
+            take[kind](number)
 
     def free(self, storage: int) -> None:
+        self.finish(storage)
         for original in self.lying_in.pop(storage, ()):
             self.live.pop(original, None)
             self.left.pop(original, None)
 
     def value(self, original: fx.Node) -> fx.Node:
-        """The live copy of a value: made in this half, a view of such, or saved by the forward."""
+        """The live copy of a value: made in this half, a view of such, or saved by the forward. It
+        has arrived.
+        """
+        for storage in self.joint.held(original):
+            if storage.index in self.arriving:
+                self.arrive(storage.index)
+        return self.copy(original)
+
+    def copy(self, original: fx.Node) -> fx.Node:
+        """The same, whether it has arrived or not."""
         if original in self.live:
             return self.live[original]
         if original.op == "get_attr" or (
@@ -118,7 +149,7 @@ class _Injection:
             raise RekindleError(
                 f"the plan reads {original.name} where nothing holds it; please report this"
             )
-        return self.hold(original, self.fetch(self.left[original]))
+        return self.hold(original, self.saved_for(self.left[original]))
 
     def is_result(self, node: fx.Node) -> bool:
         """Whether it picks a result of an operation that computes, as opposed to one of several
@@ -138,7 +169,7 @@ class _Injection:
         copy.meta = dict(node.meta)
         self.hold(node, copy)
 
-    def fetch(self, value: fx.Node) -> fx.Node:
+    def saved_for(self, value: fx.Node) -> fx.Node:
         """The backward's placeholder for a value that the forward saves. They stand before the
         tangents.
         """
@@ -183,13 +214,65 @@ class _Injection:
     def state(self, node: fx.Node) -> fx.Node:
         """The generator's state before the first run of a random node."""
         if node not in self.states:
-            self.states[node] = self.fetch(self.left_states[node])
+            self.states[node] = self.saved_for(self.left_states[node])
         return self.states[node]
 
     def fake_state(self, device: torch.device) -> torch.Tensor:
+        return self.fake(generator_state_bytes(device))
+
+    def fake(self, size: int) -> torch.Tensor:
+        """So many bytes without contents."""
         fake_mode = detect_fake_mode([tensors_of(node) for node in self.joint.primals])
         with fake_mode or contextlib.nullcontext():
-            return torch.empty(generator_state_bytes(device), dtype=torch.uint8)
+            return torch.empty(size, dtype=torch.uint8)
+
+    def offload(self, storage: int) -> None:
+        made = self.made_in(storage)
+        token = self.graph.call_function(transfers.offload, (self.value(made),))
+        token.meta = {ORIGIN: made.name, "val": self.fake(0)}
+        self.tokens[storage] = token
+        self.leaving.add(storage)
+
+    def fetch(self, storage: int) -> None:
+        made = self.maker[storage]
+        fetched = self.graph.call_function(transfers.fetch, (self.token(storage),))
+        self.hold(made, _described(fetched, made))
+        self.arriving.add(storage)
+
+    def arrive(self, storage: int) -> None:
+        """Waits for what was fetched."""
+        self.arriving.remove(storage)
+        made = self.maker[storage]
+        here = self.graph.call_function(transfers.wait, (self.copy(made),))
+        self.hold(made, _described(here, made))
+
+    def finish(self, storage: int) -> None:
+        """Waits for what is under way with a storage whose memory is given back."""
+        if storage in self.leaving:
+            self.leaving.remove(storage)
+            value = self.value(self.maker[storage])
+            last = self.graph.call_function(transfers.wait, (value, self.token(storage)))
+            _described(last, self.maker[storage])
+        elif storage in self.arriving:
+            self.arrive(storage)
+
+    def token(self, storage: int) -> fx.Node:
+        """The copy in the store."""
+        if storage not in self.tokens:
+            self.tokens[storage] = self.saved_for(self.left_tokens[storage])
+        return self.tokens[storage]
+
+    def made_in(self, storage: int) -> fx.Node:
+        """The one value that a live storage was made for."""
+        lying = sorted(self.lying_in[storage])
+        made = [v for v in lying if not self.joint.is_view(v) or self.is_result(v)]
+        if len(made) != 1:
+            raise RekindleError(
+                f"the plan moves a storage in which {', '.join(v.name for v in lying)} lie, and "
+                "not one of them has it for itself; please report this"
+            )
+        self.maker[storage] = made[0]
+        return made[0]
 
     def pick(self, call: fx.Node, position: Any) -> fx.Node:
         return self.graph.call_function(operator.getitem, (call, position))

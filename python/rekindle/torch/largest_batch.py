@@ -16,6 +16,7 @@ from rekindle.torch.environment import check_module, check_optimizer
 from rekindle.torch.held import resident_bytes, state_bytes, unread
 from rekindle.torch.lower import lower
 from rekindle.torch.planning import timed
+from rekindle.torch.stores import Offload, check_devices, options_of, with_store
 
 FEASIBLE_EFFORT = 1
 """The planner's effort while batch sizes are tried: whether a plan exists, not how fast it is."""
@@ -47,16 +48,27 @@ def max_batch(
     budget: int | str,
     strategy: str = "search",
     optimizer: torch.optim.Optimizer | None = None,
+    offload: Offload = None,
+    offload_limit: int | str | None = None,
+    store: str | None = None,
 ) -> LargestBatch:
     """The largest batch size that trains in `budget`. `make_batch(n)` gives the model's arguments
     for a batch of `n`.
 
     Sizes are doubled while they fit, then halved in; the peak is taken to grow with the batch.
-    Nothing of the model runs. What counts is what `compile` counts.
+    Nothing of the model runs. What counts is what `compile` counts. `offload`,
+    `offload_limit` and `store` are those of `compile`, too.
     """
     check_module(model)
     check_optimizer(optimizer)
-    settings = Settings(budget, "roofline", strategy, FEASIBLE_EFFORT)
+    settings = Settings(
+        budget,
+        "roofline",
+        strategy,
+        FEASIBLE_EFFORT,
+        **options_of(offload, offload_limit, store),
+    )
+    check_devices(settings, (part.device for part in model.parameters()))
     allowed = settings.bytes_without_share
     if allowed is None:
         raise InvalidInput(
@@ -74,7 +86,7 @@ def max_batch(
             graph, _ = timed(joint, lower(joint, f"batch {size}", others), settings)
             peak = None
             with contextlib.suppress(InfeasibleBudget):
-                peak = plan_with(settings, graph, allowed).peak
+                peak = plan_with(with_store(settings), graph, allowed).peak
             known[size] = graph.peak <= allowed, peak
         return known[size]
 

@@ -9,6 +9,11 @@ its operation makes, a view in those of what it views, a placeholder of the back
 value that the forward hands over at its position. Which value of the joint graph a value stands for
 is what its `meta` claims; that claim is compared with what the module calls, argument by argument.
 
+Transfers are nodes too: an `offload` writes a token of no bytes, a `fetch` reads one and makes a
+new copy, and a `wait` that nobody reads is the last use of what is given back there. A `wait` that
+is read gives another name to what it waited for; whoever reads what was fetched under its first
+name has not waited.
+
 Two graphs are made of this:
 * *as planned*, for the checker: the same storages with the same sizes as in the plan's graph. It
   judges the wires of every run (`verify_rewritten`), as it does for every rewritten graph.
@@ -28,7 +33,7 @@ from torch import fx
 
 from rekindle import _native
 from rekindle.errors import InvalidInput, RekindleError
-from rekindle.torch import effects, randomness
+from rekindle.torch import effects, randomness, transfers
 from rekindle.torch.inject import ORIGIN
 from rekindle.torch.joint import Joint, outputs_of
 from rekindle.torch.lower import GENERATOR_STATES, Lowered, device_of, generator_state_bytes
@@ -47,7 +52,9 @@ class Modules:
     saved_bytes: int
     """What the forward hands to the backward and nobody else owns."""
     largest_saved: int | None
-    """Which output of the forward is the largest of these; None if there is none."""
+    """Which output of the forward is the largest of these; a token where all that is saved is in
+    the store, and None if nothing is.
+    """
     replaced_bytes: int
     """Outputs of the forward that are copied into inputs, and freed, before the backward begins.
     What is handed out or saved as well is not freed.
@@ -87,7 +94,7 @@ def check_modules(
             graph,
             plan,
             found.graph_of(as_run=False),
-            [run.origin for run in found.runs],
+            [run.step for run in found.runs],
             found.storage_origins,
         )
     except InvalidInput as error:
@@ -109,13 +116,16 @@ class _Value:
     """The storages in which it lies: the original's number → the copy's."""
     state: int | None = None
     """Which of the states it is, if it is the state of a generator."""
+    is_token: bool = False
+    """Whether it is a copy in the store."""
 
 
 @dataclass
 class _Run:
-    """An operation of a module, an input of the step, or the moment between the modules."""
+    """An operation of a module, a transfer, an input of the step, or the moment between them."""
 
-    origin: int
+    step: tuple[str, int]
+    """What it stands for, as a plan has it."""
     name: str
     op: str
     reads: list[int] = field(default_factory=list)
@@ -125,6 +135,12 @@ class _Run:
     """What it reads in this run and the plan's graph does not say: these stay in a plan."""
     state_read: int | None = None
     state_written: int | None = None
+
+    @property
+    def origin(self) -> int | None:
+        """The node that it runs; None if it is a transfer."""
+        kind, number = self.step
+        return number if kind == "run" else None
 
 
 class _LowerBack:
@@ -143,6 +159,7 @@ class _LowerBack:
         self.nodes, self.storages = graph.nodes, graph.storages
         self.number_of = lowered.index
         self.named = {node.name: node for node in joint.graph.nodes}
+        self.writer_of = {s: at for at, node in enumerate(self.nodes) for s in node.writes}
         self.outputs = outputs_of(forward.graph)
         self.gradients = outputs_of(backward.graph)
         self.runs: list[_Run] = []
@@ -156,6 +173,10 @@ class _LowerBack:
         """The copy of each storage that is there from the start."""
         self.not_made: set[int] = set()
         """Copies that the plan counts and that nothing makes."""
+        self.tokens: set[int] = set()
+        """Copies that are in the store."""
+        self.arriving: set[int] = set()
+        """Copies that were fetched and that nobody has waited for."""
         self.last_token: dict[effects.Effect, dict[int, int]] = {}
         self.differences: list[str] = []
         """Where the modules do not do what they claim."""
@@ -169,6 +190,7 @@ class _LowerBack:
         self.take_boundary()
         self.take_calls("backward", self.backward)
         count = len(self.joint.forward_outputs)
+        self.refuse_early("the backward", self.lying_under(self.gradients))
         self.compare("the forward gives", self.outputs[:count], self.joint.forward_outputs)
         self.compare("the backward gives", self.gradients, self.joint.gradients)
 
@@ -183,7 +205,8 @@ class _LowerBack:
                 continue
             copies = {storage: self.copy_of(storage) for storage in node.writes}
             self.inputs.update(copies)
-            self.runs.append(_Run(number, node.name, node.op, writes=list(copies.values())))
+            made = list(copies.values())
+            self.runs.append(_Run(("run", number), node.name, node.op, writes=made))
             if node.name == GENERATOR_STATES and self.lowered.nodes[number] is None:
                 self.not_made.update(copies.values())
 
@@ -209,7 +232,9 @@ class _LowerBack:
         updates = [self.inputs[storage] for storage in about.updates]
         reads = list(dict.fromkeys([*self.lying_under(self.outputs[:count]), *updates]))
         made = {storage: self.copy_of(storage) for storage in about.writes}
-        self.runs.append(_Run(number, about.name, about.op, reads, list(made.values()), updates))
+        self.refuse_early("the forward", reads)
+        step = "run", number
+        self.runs.append(_Run(step, about.name, about.op, reads, list(made.values()), updates))
         placeholders, saved = _placeholders(self.backward), self.outputs[count:]
         arriving, tangents = placeholders[: len(saved)], placeholders[len(saved) :]
         if len(tangents) != len(self.joint.tangents):
@@ -230,13 +255,59 @@ class _LowerBack:
             if picks_from in self.states:
                 # A draw gives the state before it, and its result.
                 self.values[node] = (self.states, self.values)[node.args[1]][picks_from]
+            elif node.target in transfers.NODES:
+                self.take_transfer(f"{half}.{node.name}", node)
             elif node.op in ("get_attr", "call_function"):
                 self.take_value(f"{half}.{node.name}", node)
 
-    def take_value(self, name: str, node: fx.Node) -> None:
-        original = self.named.get(node.meta.get(ORIGIN, ""))
+    def original_of(self, name: str, node: fx.Node) -> fx.Node:
+        original: fx.Node | None = self.named.get(node.meta.get(ORIGIN, ""))
         if original is None:
             raise InvalidInput(f"{name} stands for nothing in the joint graph")
+        return original
+
+    def take_transfer(self, name: str, node: fx.Node) -> None:
+        """Adds an offload, a fetch or a wait."""
+        original = self.original_of(name, node)
+        given = [self.values[value] for value in _nodes_in(node.args)]
+        # Whole storages move, each by the one value that it was made for.
+        is_right = all(value.origin is original for value in given) and not node.kwargs
+        what = transfers.name_of(node)
+        is_right = is_right and [value.is_token for value in given] in FORMS[what]
+        if not is_right or len(self.joint.held(original)) != 1:
+            raise InvalidInput(f"{name} is no {what} of {original.name}")
+        (storage,) = self.joint.held(original)
+        reads = [value.storages[storage.index] for value in given]
+        if node.target is not transfers.wait:
+            made = self.copy_of(storage.index)
+            is_token = node.target is transfers.offload
+            (self.tokens if is_token else self.arriving).add(made)
+            self.values[node] = _Value(original, {storage.index: made}, is_token=is_token)
+            self.add_transfer(name, node, storage.index, reads, [made])
+            return
+        self.arriving.discard(reads[0])
+        self.values[node] = given[0]
+        if not node.users:
+            self.add_transfer(name, node, storage.index, reads, [])
+
+    def add_transfer(
+        self, name: str, node: fx.Node, storage: int, reads: list[int], writes: list[int]
+    ) -> None:
+        if node.target is transfers.offload:
+            self.refuse_early(name, reads)
+        what = transfers.name_of(node)
+        step = "free" if node.target is transfers.wait else what
+        self.runs.append(_Run((step, storage), name, what, reads, writes))
+
+    def refuse_early(self, name: str, reads: Iterable[int]) -> None:
+        """Whatever is read has arrived."""
+        for copy in reads:
+            if copy in self.arriving:
+                what = self.nodes[self.writer_of[self.storage_origins[copy]]].name
+                self.differences.append(f"{name} reads {what}, and nobody has waited for it")
+
+    def take_value(self, name: str, node: fx.Node) -> None:
+        original = self.original_of(name, node)
         target, args, state = _unwrapped(node)
         self.compare_call(name, original, target, args, node.kwargs)
         known = [self.values[value].storages for value in _nodes_in((args, node.kwargs))]
@@ -261,13 +332,14 @@ class _LowerBack:
             kept = {storage.index for storage in self.joint.held(original)[:count]}
             self.not_made.update(copy for index, copy in made.items() if index not in kept)
         run = _Run(
-            number,
+            ("run", number),
             name,
             self.nodes[number].op if is_same or target is again else str(target),
             self.lying_under(_nodes_in((read, node.kwargs))),
             list(made.values()),
             passed_on=self.lying_under([args[position] for position in ignored]),
         )
+        self.refuse_early(name, [*run.reads, *run.passed_on])
         if effect is not effects.Effect.PURE:
             self.take_order(run, node, original, state)
         self.runs.append(run)
@@ -279,7 +351,7 @@ class _LowerBack:
         """A node with an effect comes behind the one before it, and so does a draw that is repeated
         from the state that it had.
         """
-        effect, token = effects.effect_of(original), self.nodes[run.origin].writes[-1]
+        effect, token = effects.effect_of(original), self.nodes[run.step[1]].writes[-1]
         before = self.last_token.get(effect, {}) if state is None else self.values[state].storages
         run.reads += before.values()
         run.writes.append(self.copy_of(token))
@@ -319,10 +391,17 @@ class _LowerBack:
         nodes: list[_native.Node] = []
         first: dict[int, int] = {}
         for run in self.runs:
+            is_late = self.lowered.boundary in first
+            phase = "backward" if is_late or run.origin == self.lowered.boundary else "forward"
+            if run.origin is None:
+                nodes.append(
+                    _native.Node(
+                        run.name, run.op, phase, reads=run.reads, writes=run.writes, effect="once"
+                    )
+                )
+                continue
             about, writes = self.nodes[run.origin], run.writes
             first.setdefault(run.origin, len(nodes))
-            is_late = self.lowered.boundary in first
-            phase = "backward" if is_late else "forward"
             if as_run and run.origin == self.lowered.boundary:
                 writes = []
             reads = [*run.reads, *self.state_copies(run.state_read, as_run)]
@@ -373,15 +452,17 @@ class _LowerBack:
         for copy, storage in enumerate(self.storage_origins):
             size, role = self.storages[storage]
             is_again = storage in seen and role not in ("activation", "gradient")
+            is_again |= copy in self.tokens
             # What a plan must not drop dies like all else when it has been read.
             is_again |= as_run and role == "constant" and copy not in there
             seen.add(storage)
-            size = self.size(copy) if as_run else size
+            size = self.size(copy) if as_run or copy in self.tokens else size
             found.append((size, "other" if is_again else role))
         return found
 
     def size(self, copy: int) -> int:
-        return 0 if copy in self.not_made else self.storages[self.storage_origins[copy]][0]
+        is_nothing = copy in self.not_made or copy in self.tokens
+        return 0 if is_nothing else self.storages[self.storage_origins[copy]][0]
 
     def made_under(self, values: list[Any]) -> dict[tuple[str, int], int]:
         """The bytes that some values lie in and the modules have made, by block."""
@@ -396,7 +477,8 @@ class _LowerBack:
         new, count = len(self.joint.new_contents), len(self.joint.forward_outputs)
         positions = range(count, len(self.outputs))
         sizes = {at: sum(self.made_under([self.outputs[at]]).values()) for at in positions}
-        largest = max(positions, key=lambda at: sizes[at], default=None)
+        tokens = [at for at in positions if self.values[self.outputs[at]].is_token]
+        largest = max(positions, key=lambda at: (sizes[at], at in tokens), default=None)
         staying = self.made_under(self.outputs[new:])
         replaced = self.made_under(self.outputs[:new])
         boundary = next(run for run in self.runs if run.origin == self.lowered.boundary)
@@ -405,11 +487,15 @@ class _LowerBack:
             self.backward,
             self.graph_of(as_run=True),
             saved_bytes=sum(self.made_under(self.outputs[count:]).values()),
-            largest_saved=largest if largest is not None and sizes[largest] else None,
+            largest_saved=largest if largest is not None and (sizes[largest] or tokens) else None,
             replaced_bytes=sum(size for block, size in replaced.items() if block not in staying),
             owned_bytes=sum(self.size(copy) for copy in self.inputs.values()),
             tangent_bytes=sum(self.size(copy) for copy in boundary.writes),
         )
+
+
+FORMS = {"offload": ([False],), "fetch": ([True],), "wait": ([False], [False, True])}
+"""Which of the arguments of a transfer are tokens."""
 
 
 def _placeholders(module: fx.GraphModule) -> list[fx.Node]:

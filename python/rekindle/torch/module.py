@@ -31,6 +31,7 @@ from rekindle.torch.environment import check_module, check_optimizer, check_torc
 from rekindle.torch.inductor import require_compiler
 from rekindle.torch.runner import Runner
 from rekindle.torch.session import Session
+from rekindle.torch.stores import Offload, check_devices, options_of
 
 _sessions: weakref.WeakKeyDictionary[Any, Session] = weakref.WeakKeyDictionary()
 """Those of backends."""
@@ -42,7 +43,9 @@ def compile(
     *,
     profile: TimeSource = "measure",
     strategy: str = "search",
-    offload: bool = False,
+    offload: Offload = None,
+    offload_limit: int | str | None = None,
+    store: str | None = None,
     check: bool = False,
     optimizer: torch.optim.Optimizer | None = None,
     inductor: bool = False,
@@ -73,8 +76,12 @@ def compile(
     numbers are close to eager's and not equal, and inside each module Inductor fuses and reorders,
     so the predicted peak is that of the schedule which it was given, and the budget is not
     promised. The peak is measured in the first step of each plan, by what the allocator hands out,
-    and `report` tells it; above the budget there is an `OverBudget` warning. `offload` is refused:
-    plans keep or recompute.
+    and `report` tells it; above the budget there is an `OverBudget` warning.
+
+    `offload`: plans also move activations out of memory and back while operations run, to a file in
+    this folder (models on the CPU), or, with `"host"`, to pinned memory (models on a GPU). It may
+    hold `offload_limit`. How fast it is is measured before the first plan, or said by `store`
+    (`"out=2GB/s,in=2GB/s,latency=100us"`).
 
     The module that was given is not changed, and shares everything with the planned one. Each call
     has a budget of its own: of a model with several planned parts, none counts what the others
@@ -85,14 +92,23 @@ def compile(
     check_torch()
     check_module(module)
     _refuse_planned(module)
-    if offload:
+    if inductor and offload is not None:
         raise UnsupportedOption(
-            "offload=True: plans recompute what does not fit, they do not move it to host memory; "
-            "leave it out"
+            "Inductor fuses and reorders what it compiles, and copies to a store must stay where "
+            "the plan has them: leave offload or inductor=True out"
         )
     if inductor:
         require_compiler(part.device for part in module.parameters())
-    settings = Settings(budget, profile, strategy, effort, time_limit, differentiated)
+    settings = Settings(
+        budget,
+        profile,
+        strategy,
+        effort,
+        time_limit,
+        differentiated,
+        **options_of(offload, offload_limit, store),
+    )
+    check_devices(settings, (part.device for part in module.parameters()))
     session = _session(settings, optimizer, check, inductor)
     session.wait = wait
     return _planned(module, session)

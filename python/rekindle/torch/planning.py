@@ -27,6 +27,7 @@ from rekindle.torch.joint import Joint
 from rekindle.torch.lower import Lowered, lower
 from rekindle.torch.lower_back import Modules, check_modules
 from rekindle.torch.ranks import agree
+from rekindle.torch.stores import with_store
 from rekindle.torch.timing import time_nodes
 
 
@@ -230,7 +231,8 @@ def _search(
     progress: ProgressLine | None = None,
 ) -> _native.Plan:
     """The planner's own plan of a timed graph, kept for the next run."""
-    plan = plan_with(settings, graph, settings.bytes_for(graph.peak), progress)
+    budget = settings.bytes_for(graph.peak)
+    plan = plan_with(with_store(settings), graph, budget, progress)
     cache.store(_key(joint, lowered, settings), graph.to_json(), plan.to_json())
     return plan
 
@@ -267,7 +269,7 @@ def _first_plan(
     """A plan that is found at once: the planner's first, or that of a graph with the same nodes."""
     budget, found = settings.bytes_for(graph.peak), []
     with contextlib.suppress(InfeasibleBudget):
-        found.append(plan_with(settings.with_effort(0), graph, budget))
+        found.append(plan_with(with_store(settings.with_effort(0)), graph, budget))
     if start is not None:
         with contextlib.suppress(InvalidInput):
             found.append(start.carried_over(graph, budget))

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rekindle._native import Decision
+from rekindle._native import Decision, Transfers
 from rekindle.torch.module import sessions_of
 from rekindle.torch.planning import PlannedGraph
 
 LISTED = 8
 """How many storages and decisions the text shows of each kind."""
+TITLES = ("kept", "recomputed", "moved")
+"""What becomes of activations."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class GraphReport:
     peak: int
     """The predicted peak of the step."""
     time: float
-    """The sum of all operations' times in the plan, in microseconds."""
+    """When the step is done by the plan, in microseconds: operations, and what they wait for."""
     plain_time: float
     bound: float | None
     """No plan under the budget takes less; None if the plan is from disk."""
@@ -45,10 +47,15 @@ class GraphReport:
     """What is live at the plan's peak, by what it holds."""
     decisions: list[Decision]
     """What becomes of each activation, and why; the largest first."""
+    store: str | None = None
+    """The store that the plan was made for, as it was measured or given; None if nothing is moved.
+    """
+    transfers: Transfers | None = None
+    """What goes to the store and back, and what it costs; likewise."""
 
     @property
     def overhead(self) -> float:
-        """The time that recomputation adds, as a share of the plain step's."""
+        """The time that recomputation and waiting add, as a share of the plain step's."""
         return self.time / self.plain_time - 1.0 if self.plain_time else 0.0
 
     def __str__(self) -> str:
@@ -59,12 +66,15 @@ class GraphReport:
             + self._bound_text(),
             f"  saves {_mib(self.saved)} for the backward; planned in {self.seconds:.1f} s"
             + (" (from disk)" if self.from_disk else ""),
+            *self._moved_text(),
             *self._measured_text(),
             "  at the peak: "
             + ", ".join(f"{role} {_mib(size)}" for role, size in self.bytes_by_role.items()),
         ]
-        for title, again in (("kept", False), ("recomputed", True)):
-            some = [d for d in self.decisions if (d.recomputed > 0) is again]
+        for title in TITLES:
+            some = [d for d in self.decisions if _title(d) == title]
+            if title == "moved" and not some:
+                continue
             lines.append(f"  {title}: {len(some)} activations, {_mib(sum(d.bytes for d in some))}")
             lines += [f"    {_mib(d.bytes):>12}  {d.name}: {d.reason}" for d in some[:LISTED]]
             lines += [f"    {'…':>12}  and {len(some) - LISTED} more"] if len(some) > LISTED else []
@@ -75,6 +85,16 @@ class GraphReport:
             )
             lines += [f"    {text}" for text in self.guessed[:LISTED]]
         return "\n".join(lines)
+
+    def _moved_text(self) -> list[str]:
+        moved = self.transfers
+        if moved is None:
+            return []
+        return [
+            f"  moves {_mib(moved.moved_out)} out and {_mib(moved.moved_in)} back: "
+            f"{moved.hidden / 1e3:.1f} ms hidden, {moved.waited / 1e3:.1f} ms waited for; the "
+            f"store ({self.store}) holds up to {_mib(moved.store_peak)}"
+        ]
 
     def _measured_text(self) -> list[str]:
         if self.measured_peak is None or self.measured_saved is None:
@@ -158,7 +178,15 @@ def graph_report(planned: PlannedGraph) -> GraphReport:
         guessed=planned.decided.guessed,
         bytes_by_role={role.replace("_", " "): size for role, size in live},
         decisions=sorted(decisions, key=lambda d: (-d.bytes, d.storage)),
+        store=planned.plan.store,
+        transfers=planned.plan.transfers(planned.graph),
     )
+
+
+def _title(decision: Decision) -> str:
+    if decision.moved:
+        return "moved"
+    return "recomputed" if decision.recomputed else "kept"
 
 
 def _mib(size: int) -> str:

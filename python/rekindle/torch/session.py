@@ -44,13 +44,15 @@ from rekindle.torch.interfaces import (
     is_whole,
     mark_boxed,
 )
-from rekindle.torch.joint import Joint
+from rekindle.torch.joint import Joint, tensors_of
 from rekindle.torch.lower import Lowered, lower
 from rekindle.torch.neighbours import is_larger, nearest, with_costs_of
 from rekindle.torch.outputs import cut_off, refusing
 from rekindle.torch.planning import Decide, PlannedGraph, TimedPlan, better_than, plan_joint
 from rekindle.torch.ranks import agree
 from rekindle.torch.several_graphs import GraphsOfStep, Others, Part, first_pass
+from rekindle.torch.stores import transfers_for, with_store
+from rekindle.torch.transfers import Transfers
 
 Compiler = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
 CAPTURE = "rekindle_capture"
@@ -148,6 +150,8 @@ class Session:
         makes.
         """
         self.outstanding = Outstanding()
+        self._transfers: Transfers | None = None
+        """What moves activations, for all graphs."""
         self._capture_numbers = itertools.count()
         self._captures: dict[int, Halves] = {}
         """Graphs whose two modules have not both been compiled yet."""
@@ -261,7 +265,7 @@ class Session:
             numbers, step = self._step()
             budget = self._allowed(step.plain_peak)
             digests = "".join(part.graph.digest for part in step.parts)
-            decided = agree(digests, lambda: step.plan(self.settings, budget))
+            decided = agree(digests, lambda: step.plan(with_store(self.settings), budget))
         except RekindleError as error:
             self._go(State.FAILED)
             self.failure = error
@@ -285,7 +289,10 @@ class Session:
         if number not in self._parts:
             planned = self._collected[number]
             self._parts[number] = Part(
-                planned.graph, planned.lowered.boundary, planned.joint.input_gradient_bytes
+                planned.graph,
+                planned.lowered.boundary,
+                planned.joint.input_gradient_bytes,
+                with_store(self.settings).store,
             )
         return self._parts[number]
 
@@ -315,13 +322,23 @@ class Session:
         """Takes a joint graph, gives the forward and the backward of its plan."""
         self._note_split()
         joint = Joint(joint_module, num_fwd_outputs, static_lifetime_input_indices or ())
+        if self._transfers is None:
+            devices = [t.device for node in joint.primals for t in tensors_of(node)]
+            self._transfers = transfers_for(self.settings, devices)
         number, lowered = self._lower(joint)
         if self.state is State.RUNNING and number not in self._decided:
             self._go(State.COLLECTING)
         planned = self._plan(number, joint, lowered)
         self._collected[number] = self._running[number] = planned
         self.call.captured.append(number)
-        halves = Halves(number, planned, self.autocast, check=self.check, inductor=self.inductor)
+        halves = Halves(
+            number,
+            planned,
+            self.autocast,
+            check=self.check,
+            inductor=self.inductor,
+            transfers=self._transfers,
+        )
         capture = next(self._capture_numbers)
         self._captures[capture] = halves
         if planned.decided.is_first:
@@ -386,8 +403,9 @@ class Session:
             gradients=gradients - sum(self._part(number).gradients for number in set(before)),
         )
         size = joint.input_gradient_bytes
+        settings = with_store(self.settings)
         return lambda graph, boundary: first_pass(
-            Part(graph, boundary, size), self.settings, others
+            Part(graph, boundary, size, settings.store), settings, others
         )
 
     def held(self, joint: Joint) -> dict[str, int]:

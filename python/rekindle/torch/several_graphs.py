@@ -42,18 +42,26 @@ SCRATCHES = (0, 1, 2, 4, 8)
 """Bytes in use between the passes that the first pass plans with, in eighths of the plain peak."""
 
 
-def save_least(graph: _native.Graph, boundary: int) -> _native.Plan:
+def save_least(graph: _native.Graph, boundary: int, store: str | None = None) -> _native.Plan:
     """A plan that holds little between the passes: the smallest while as many bytes are in use
     there as the whole step needs.
     """
-    return _native.smallest(untimed(graph.with_workspace(boundary, graph.peak)), effort=QUICK)
+    roomy = untimed(graph.with_workspace(boundary, graph.peak))
+    return _native.smallest(roomy, effort=QUICK, store=store)
 
 
 class Part:
     """One graph of the step."""
 
-    def __init__(self, graph: _native.Graph, boundary: int, input_gradients: int) -> None:
+    def __init__(
+        self,
+        graph: _native.Graph,
+        boundary: int,
+        input_gradients: int,
+        store: str | None = None,
+    ) -> None:
         self.graph = graph.with_workspace(boundary, 0)
+        self.store = store
         self.boundary = boundary
         nodes = graph.nodes
         sizes, roles = zip(*graph.storages, strict=True)
@@ -76,7 +84,7 @@ class Part:
         self.plain_saved: int = self.graph.timeline()[ran.index(boundary)] - self.base
         """What lies there between its passes in the plain step, its inputs aside."""
         self.least_saved: int = min(
-            self.saved_by(save_least(self.graph, boundary)), self.plain_saved
+            self.saved_by(save_least(self.graph, boundary, store)), self.plain_saved
         )
         """The same in a plan that saves as little as it can."""
 
@@ -108,7 +116,8 @@ class Part:
         return True
 
     def _quick(self, room: int, share: float) -> _native.Plan:
-        return _native.plan(untimed(self._in(room, share)), room, effort=QUICK)
+        graph = untimed(self._in(room, share))
+        return _native.plan(graph, room, effort=QUICK, store=self.store)
 
     def _in(self, room: int, share: float) -> _native.Graph:
         """The graph with so much in use between its passes that it saves no more than the share."""
@@ -165,7 +174,7 @@ def use_least(part: Part) -> TimedPlan:
     best: tuple[int, TimedPlan] | None = None
     for eighths in SCRATCHES:
         roomy = part.graph.with_workspace(part.boundary, part.graph.peak * eighths // 8)
-        plan = _native.smallest(roomy, effort=QUICK)
+        plan = _native.smallest(roomy, effort=QUICK, store=part.store)
         cost = part.peak_of(plan) + part.saved_by(plan)
         if best is None or cost < best[0]:
             best = cost, TimedPlan(roomy, plan)
@@ -233,26 +242,37 @@ class GraphsOfStep:
             for number in sorted(set(self.runs))
         )
 
-    def _infeasible(self, budget: int) -> InfeasibleBudget:
-        """The error, with the smallest budget for which the parts have plans, to a hundredth."""
-        low, high = budget, max(self.plain_peak, budget)
+    def _smallest(self, above: int) -> int:
+        """The smallest budget for which the parts have plans, to a hundredth."""
+        low, high = above, max(self.plain_peak, above)
         while high - low > high // 100:
             middle = (low + high) // 2
             if self._fits(middle, 0.0):
                 high = middle
             else:
                 low = middle
+        return high
+
+    def _without_store(self) -> GraphsOfStep:
+        parts = [Part(part.graph, part.boundary, part.input_gradients) for part in self.parts]
+        return GraphsOfStep(parts, self.runs, self.resident)
+
+    def _infeasible(self, budget: int) -> InfeasibleBudget:
+        """The error, with the smallest budget for which the parts have plans."""
+        smallest, without = self._smallest(budget), ""
+        if any(part.store is not None for part in self.parts):
+            without = f"  without the store: {self._without_store()._smallest(budget)} bytes\n"
         floors = [
             held + part.graph.floor for held, part in zip(self.held(0.0), self.parts, strict=True)
         ]
         tightest = floors.index(max(floors))
         return InfeasibleBudget(
             f"no plans for the {len(self.runs)} graphs of the step fit together in {budget} bytes\n"
-            f"  smallest budget with known plans: {high} bytes\n"
+            f"  smallest budget with known plans: {smallest} bytes\n{without}"
             f"  the tightest is graph {tightest}, while others hold "
             f"{self.held(0.0)[tightest]} bytes",
             budget,
-            high,
+            smallest,
             max(floors),
             f"graph {tightest}",
         )

@@ -96,7 +96,8 @@ pub(crate) struct Planning {
 pub(crate) struct Stored {
     /// Allow tensors to be moved to a store and back, at these rates: out=25GB/s,in=25GB/s. If need
     /// be, add latency=10us (of each transfer), half-duplex (one channel for both directions, as a
-    /// disk has) and limit=40GiB (the most that it may hold)
+    /// disk has), limit=40GiB (the most that it may hold) and activations (parameters and all that
+    /// is persistent stays in memory)
     #[arg(long, value_name = "STORE", value_parser = parse_store, allow_hyphen_values = true)]
     pub(crate) store: Option<Store>,
 }

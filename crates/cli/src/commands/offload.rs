@@ -139,6 +139,7 @@ mod tests {
             latency: Micros(81.236_7),
             duplex: false,
             limit: None,
+            activations_only: false,
         };
         let text = rounded(store).to_string();
         assert_eq!(text, "out=1.23GB/s,in=988MB/s,latency=81.2us,half-duplex");

@@ -61,7 +61,7 @@ const ROUNDING: f64 = 1e-9;
 
 /// No schedule under `budget` takes less time than this.
 pub(crate) fn time_bound(graph: &Graph, budget: Bytes, store: &Store, effort: Effort) -> Micros {
-    let problem = problem(graph);
+    let problem = problem(graph, store);
     let least = problem.least_time();
     let most = if effort == Effort::FIRST { MOST_ARCS.0 } else { MOST_ARCS.1 };
     let mut best = least.max(at_the_end(graph, &problem, store, signed(budget)));
@@ -85,7 +85,7 @@ fn at_the_end(graph: &Graph, problem: &Problem, store: &Store, budget: i64) -> f
     let needed = needed_nodes(graph);
     for s in graph.sources().filter(|&s| graph.storage(s).role.is_persistent()) {
         let bytes = signed(graph.storage(s).bytes);
-        match graph.storage(s).role.may_be_stored() {
+        match store.keeps(graph.storage(s).role) {
             false => stays += bytes,
             true if graph.updater(s).is_some() => updated += bytes,
             true if graph.readers(s).iter().any(|n| needed[n.index()]) => read += bytes,
@@ -107,11 +107,11 @@ fn at_the_end(graph: &Graph, problem: &Problem, store: &Store, budget: i64) -> f
 
 /// The problem in which all that is not there at the start has its bytes, but for what may begin in
 /// the store and is written by a node nevertheless.
-fn problem(graph: &Graph) -> Problem {
+fn problem(graph: &Graph, store: &Store) -> Problem {
     let mut problem = Problem::new(graph, &needed_nodes(graph)).relaxed().into_owned();
     for (s, storage) in graph.storages().iter().enumerate() {
-        problem.kept[s] &= !storage.role.is_persistent();
-        if storage.role.may_be_stored() {
+        problem.kept[s] &= !(storage.role.is_persistent() && store.takes(storage.role));
+        if store.keeps(storage.role) {
             problem.bytes[s] = 0;
         }
     }
@@ -276,12 +276,13 @@ impl<'p> Moment<'p> {
         };
         // A rate of nothing makes a way one that takes for ever.
         let takes = |rate: f64| unit / least / rate.max(unit / least * 1e-9);
+        let (stays, kinds) = bytes_of_kinds(graph, v, store, &past, &after);
         let shares = Shares {
             before: time_of(&past),
             at: problem.time[v] / least,
             after: time_of(&after),
-            room: (budget - signed(bytes_at(graph, NodeId(v as u32)))) as f64 / unit,
-            kinds: bytes_of_kinds(graph, v, &past, &after).map(|bytes| bytes as f64 / unit),
+            room: (budget - signed(bytes_at(graph, NodeId(v as u32))) - stays) as f64 / unit,
+            kinds: kinds.map(|bytes| bytes as f64 / unit),
             takes: [takes(store.out_rate.get()), takes(store.in_rate.get())],
         };
         let mut free = vec![false; problem.bytes.len()];
@@ -349,28 +350,40 @@ impl<'p> Moment<'p> {
     }
 }
 
-/// The bytes of each kind of persistent storage that is there at the start and that `v` does not
-/// touch.
-fn bytes_of_kinds(graph: &Graph, v: usize, past: &[bool], after: &[bool]) -> [i64; 6] {
-    let mut bytes = [0; 6];
+/// Of the persistent storages that are there at the start and that `v` does not touch, the bytes of
+/// those that the store does not take, and of each kind of the others.
+fn bytes_of_kinds(
+    graph: &Graph,
+    v: usize,
+    store: &Store,
+    past: &[bool],
+    after: &[bool],
+) -> (i64, [i64; 6]) {
+    let (mut stays, mut bytes) = (0, [0; 6]);
     let touched = &graph.node(NodeId(v as u32)).reads;
     for s in graph.sources().filter(|s| !touched.contains(s)) {
-        let role = graph.storage(s).role;
+        let (role, size) = (graph.storage(s).role, signed(graph.storage(s).bytes));
         let readers = || graph.readers(s).iter().map(|n| n.index());
-        let kind = match (role.is_persistent(), role.may_be_stored()) {
-            (false, _) => continue,
-            (true, false) => Kind::Stays,
-            (true, true) if readers().any(|n| after[n]) => Kind::After {
+        if !role.is_persistent() {
+            continue;
+        }
+        if !store.takes(role) {
+            stays += size;
+            continue;
+        }
+        let kind = match store.keeps(role) {
+            false => Kind::Stays,
+            true if readers().any(|n| after[n]) => Kind::After {
                 before: readers().any(|n| past[n]),
                 updated: graph.updater(s).is_some_and(|u| after[u.index()]),
             },
-            (true, true) if readers().any(|n| past[n]) => Kind::Before,
-            (true, true) => continue,
+            true if readers().any(|n| past[n]) => Kind::Before,
+            true => continue,
         };
         let k = Kind::ALL.iter().position(|&of| of == kind).expect("all kinds are there");
-        bytes[k] += signed(graph.storage(s).bytes);
+        bytes[k] += size;
     }
-    bytes
+    (stays, bytes)
 }
 
 #[cfg(test)]
@@ -385,7 +398,8 @@ mod tests {
         let mut rate = || Rate([0.5, 1.0, 3.0, 10.0][dice.below(4)]);
         let (out_rate, in_rate) = (rate(), rate());
         let latency = Micros(dice.below(3) as f64);
-        Store { out_rate, in_rate, latency, duplex: dice.below(2) == 0, limit: None }
+        let (duplex, activations_only) = (dice.below(2) == 0, dice.below(4) == 0);
+        Store { out_rate, in_rate, latency, duplex, limit: None, activations_only }
     }
 
     /// A graph whose first storages may live in the store, and whose last node updates one.
@@ -439,7 +453,14 @@ mod tests {
         let graph = chain(4);
         let rate = Rate(1.0);
         let latency = Micros(0.0);
-        let store = Store { out_rate: rate, in_rate: rate, latency, duplex: true, limit: None };
+        let store = Store {
+            out_rate: rate,
+            in_rate: rate,
+            latency,
+            duplex: true,
+            limit: None,
+            activations_only: false,
+        };
         let bound = time_bound(&graph, Bytes(31), &store, Effort::DEFAULT).get();
         let Exact::Fastest(_, truth) = exact(&graph, 31, &store) else {
             panic!("a tiny graph is solved");

@@ -21,7 +21,7 @@
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
 
-use rekindle_graph::{Effect, Graph, NodeId, Phase, Schedule, Step, StorageId, Store};
+use rekindle_graph::{Bytes, Effect, Graph, NodeId, Phase, Schedule, Step, StorageId, Store};
 
 use crate::draft::needed_nodes;
 use crate::search::signed;
@@ -98,7 +98,7 @@ pub(super) fn exact(graph: &Graph, budget: i64, store: &Store) -> Exact {
     let needed = needed_nodes(graph);
     let runs: Vec<NodeId> =
         graph.natural_order().into_iter().filter(|n| needed[n.index()]).collect();
-    let may_be_stored = |s: &StorageId| graph.storage(*s).role.may_be_stored();
+    let may_be_stored = |s: &StorageId| store.keeps(graph.storage(*s).role);
     let stored = graph.sources().filter(may_be_stored).count();
     let is_written = graph.storage_ids().filter(may_be_stored).count() > stored;
     let is_large = graph.storages().len() > MOST_STORAGES
@@ -182,7 +182,7 @@ impl Space<'_> {
         let storable: Vec<StorageId> = sources
             .iter()
             .copied()
-            .filter(|&s| self.graph.storage(s).role.may_be_stored())
+            .filter(|&s| self.store.keeps(self.graph.storage(s).role))
             .collect();
         let count = self.graph.storages().len();
         let choices = (0u32..1 << storable.len()).map(|choice| {
@@ -231,8 +231,10 @@ impl Space<'_> {
             let bit = 1u32 << s;
             let (is_live, is_copied) =
                 (label.places.live & bit != 0, label.places.copied & bit != 0);
+            let block = &self.graph.storages()[s];
+            let may_go = self.store.takes(block.role) && block.bytes > Bytes::ZERO;
             let is_dropped = label.places.dropped & bit != 0;
-            let may_leave = !is_dropped && self.store.out_rate.get() > 0.0;
+            let may_leave = may_go && !is_dropped && self.store.out_rate.get() > 0.0;
             if is_live && !is_copied && may_leave && self.may_hold(&label, bit) {
                 all.push(self.offload(&label, s));
             }

@@ -22,7 +22,7 @@ pub use floor::floor_with_store;
 
 use std::collections::BTreeMap;
 
-use rekindle_graph::{Bytes, Graph, Micros, NodeId, Schedule, Store, Timeline};
+use rekindle_graph::{Bytes, Graph, Micros, NodeId, Rate, Schedule, Store, Timeline};
 
 use crate::draft::{Draft, least_time, needed_nodes};
 use crate::search::problem::Problem;
@@ -157,6 +157,19 @@ pub(crate) fn lowest_moving(graph: &Graph, floor: Bytes, store: &Store) -> i64 {
         }
     }
     high
+}
+
+/// The lowest peak that moving activations alone reaches, with whatever store.
+pub(crate) fn lowest_of_activations(graph: &Graph) -> Bytes {
+    let any = Store {
+        out_rate: Rate(1.0),
+        in_rate: Rate(1.0),
+        latency: Micros::ZERO,
+        duplex: true,
+        limit: None,
+        activations_only: true,
+    };
+    Bytes(lowest_moving(graph, crate::floor(graph).bytes, &any).unsigned_abs())
 }
 
 /// The graph's own order with transfers: under `limit` where that is possible.

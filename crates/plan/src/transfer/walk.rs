@@ -223,7 +223,7 @@ impl<'a> Walk<'a> {
             && place.used == 0
             && place.inside
             && !place.at_start
-            && self.graph.storages()[s].role.may_be_stored()
+            && self.store.keeps(self.graph.storages()[s].role)
             && self.store.in_rate.get() > 0.0
             && (self.store.out_rate.get() > 0.0 || self.lives.updated_at[s] == u32::MAX)
     }
@@ -322,12 +322,13 @@ impl<'a> Walk<'a> {
         begin + self.store.latency.get() + self.lives.bytes[s] as f64 / rate
     }
 
-    /// Whether the store has room for a copy, and a way to it.
+    /// Whether the store takes it, and has room for a copy and a way to it.
     fn may_offload(&self, s: usize) -> bool {
         let limit = self.store.limit.map_or(i64::MAX, crate::search::signed);
         let room = self.places[s].stored || self.held + self.lives.bytes[s] <= limit;
         let both = self.store.out_rate.get() > 0.0 && self.store.in_rate.get() > 0.0;
-        room && both
+        let is_taken = self.store.takes(self.graph.storages()[s].role) && self.lives.bytes[s] > 0;
+        room && both && is_taken
     }
 
     fn offload(&mut self, s: usize) {

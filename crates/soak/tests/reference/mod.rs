@@ -55,9 +55,10 @@ pub(crate) fn judge(graph: &Graph, schedule: &Schedule) -> Result<Figures, Strin
     let role = |s: usize| graph.storages()[s].role;
     let at_start: BTreeSet<usize> = schedule.stored_at_start.iter().map(|s| s.index()).collect();
     let may_be_stored = [Role::Parameter, Role::Constant, Role::OptimizerState];
+    let is_for_activations = schedule.store.is_some_and(|store| store.activations_only);
     let mut state = State::default();
     for &s in &at_start {
-        if !may_be_stored.contains(&role(s)) {
+        if is_for_activations || !may_be_stored.contains(&role(s)) {
             return Err(format!("{s} cannot be stored"));
         }
         state.copied.insert(s, 0.0);
@@ -131,7 +132,8 @@ pub(crate) fn judge(graph: &Graph, schedule: &Schedule) -> Result<Figures, Strin
             }
             Step::Offload(s) => {
                 let s = s.index();
-                if !state.live.contains(&s) {
+                let stays = is_for_activations && role(s).is_persistent();
+                if !state.live.contains(&s) || stays {
                     return Err(format!("step {i} offloads {s}"));
                 }
                 let from = state.arrives.get(&s).copied().unwrap_or(0.0);
