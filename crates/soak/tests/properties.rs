@@ -83,7 +83,7 @@ fn schedules() -> impl Strategy<Value = (Graph, Schedule)> {
     let choices = proptest::collection::vec(any::<u16>(), 0..150);
     let graph = choices.prop_map(|choices| chosen_graph(choices, 5));
     let edits = proptest::collection::vec((0..9u8, any::<Index>(), any::<Index>()), 0..5);
-    let store = (0..5u8, 0..5u8, 0..3u8, any::<bool>(), 0..800u64, 0..4u8);
+    let store = (0..5u8, 0..5u8, 0..3u8, any::<bool>(), 0..800u64, 0..8u8);
     (graph, edits, proptest::option::weighted(0.8, store)).prop_map(|(graph, edits, store)| {
         let mut schedule = Schedule::plain(&graph);
         schedule.store = store.map(|(out, back, latency, duplex, limit, takes)| Store {
@@ -153,7 +153,7 @@ fn edit(graph: &Graph, schedule: &mut Schedule, kind: u8, at: Index, what: Index
 fn enough_is_valid() {
     let mut runner = TestRunner::deterministic();
     let (mut loaded, mut accepted, mut moved, mut recomputed) = (0, 0, 0, 0);
-    for _ in 0..1000 {
+    for _ in 0..1500 {
         let damages = damages().new_tree(&mut runner).expect("some").current();
         loaded += usize::from(Graph::from_json(&damaged(GRAPH, &damages)).is_ok());
         let (graph, schedule) = schedules().new_tree(&mut runner).expect("one").current();
