@@ -11,7 +11,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use crate::archive::{Archive, Case, Claim, check_names, lines, list};
+use crate::archive::{Archive, Case, Claim, check_names, lines, list, median};
 use crate::bench_plan::{layered, synthetic, tool};
 use crate::repo::{Repo, show};
 
@@ -312,7 +312,7 @@ fn claims(kept: &[(Case, Vec<Row>)]) -> Vec<Claim> {
     let others = seconds(&|case| case.0 != LARGEST);
     let first = all().filter(|(case, _)| case.0 != LARGEST).filter_map(|(_, row)| row.first);
     let first = first.fold(0.0, f64::max);
-    vec![
+    let mut claims = vec![
         (
             all().all(|(_, row)| not_slower(row)),
             format!("a store never makes a plan slower, in {compared} cells"),
@@ -338,13 +338,17 @@ fn claims(kept: &[(Case, Vec<Row>)]) -> Vec<Claim> {
             all().all(|(_, row)| row.bound <= row.moved + 1e-6),
             format!(
                 "no plan is faster than its bound, which is above zero in {bounded} of the {} \
-                 cells whose plan costs time, and {:.2} points below the plan on average there",
+                 cells whose plan costs time, and {:.2} points below the plan in the middle of them",
                 gaps.len(),
-                mean(&gaps)
+                median(&gaps)
             ),
         ),
         (others <= 5.0, format!("a plan takes at most 5 seconds of the processor: {others:.2}")),
-        (largest <= 90.0, format!("one of 100,000 nodes at most 90 seconds: {largest:.2}")),
         (first <= 0.2, format!("a first plan takes at most 0.2 seconds: {first:.2}")),
-    ]
+    ];
+    if kept.iter().any(|(case, _)| case.0 == LARGEST) {
+        let holds = largest <= 90.0;
+        claims.push((holds, format!("one of 100,000 nodes at most 90 seconds: {largest:.2}")));
+    }
+    claims
 }
