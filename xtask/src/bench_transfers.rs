@@ -338,7 +338,7 @@ fn claims(kept: &[(Case, Vec<Row>)]) -> Vec<Claim> {
             all().all(|(_, row)| row.bound <= row.moved + 1e-6),
             format!(
                 "no plan is faster than its bound, which is above zero in {bounded} of the {} \
-                 cells whose plan costs time, and {:.2} points below the plan in the middle of them",
+                 cells whose plan costs time, and {:.2} points below the plan in the median",
                 gaps.len(),
                 median(&gaps)
             ),

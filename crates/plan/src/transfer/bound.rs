@@ -176,8 +176,8 @@ impl Kind {
     }
 }
 
-/// Variables of the program; after them, the bytes of each kind that stay, and those that go each of
-/// its ways.
+/// Variables of the program; after them, the bytes of each kind that stay, and those that go each
+/// of its ways.
 const TIME_BEFORE: usize = 0;
 const TIME_AFTER: usize = 1;
 const AGAIN: usize = 2;
