@@ -121,15 +121,13 @@ pub struct Model {
     pub inputs: Vec<Input>,
     /// The loss, a single number.
     pub loss: StorageId,
-    /// What predictions are read from, such as scores of classes: one row for each label.
+    /// What predictions are read from, such as scores of classes: one row for each label. It is
+    /// there after a step in which nothing is learned.
     pub logits: Option<StorageId>,
     /// Each trained parameter with its gradient, by parameter.
     pub gradients: Vec<(StorageId, StorageId)>,
     /// Second names of parameters that are used twice, as weight files may carry them.
     pub tied: Vec<(String, StorageId)>,
-    /// What the loss compares with the labels: `[rows, classes]`. It is there after a step in which
-    /// nothing is learned.
-    pub logits: Option<StorageId>,
     /// The gradient of the loss that the backward pass begins with: one, until somebody writes it.
     pub loss_gradient: Option<StorageId>,
     /// The sum of the gradients' squares, if they are clipped.

@@ -178,10 +178,10 @@ impl Builder {
 
     /// The running statistics, as the batch-norm reads them.
     fn running_stats(&mut self, name: &str, state: &BatchNormState) -> Result<Var, ProgramError> {
-        let (rows, parts, cols) = (1, 2, state.running_mean.len());
-        let op = Concat(Split { rows, parts, cols });
+        let cols = state.running_mean.len();
+        let op = Concat(Split::even(1, 2, cols));
         let reads = [&state.running_mean, &state.running_var];
-        self.forward_one(format!("{name}.stats"), op, &reads, vec![parts, cols])
+        self.forward_one(format!("{name}.stats"), op, &reads, vec![2, cols])
     }
 }
 
