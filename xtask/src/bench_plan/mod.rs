@@ -8,9 +8,9 @@
 //! with the default effort. The task fails if a verdict does.
 
 mod cases;
-mod layered;
+pub(crate) mod layered;
 mod row;
-mod synthetic;
+pub(crate) mod synthetic;
 pub(crate) mod tool;
 mod verdicts;
 
