@@ -26,11 +26,13 @@ fn options(effort: Effort, store: Option<Store>) -> Options {
     Options { strategy: Strategy::SEARCH, effort, store }
 }
 
-/// A graph of three or four nodes that run, with a parameter and an input.
+/// A graph of three or four nodes that run, with a parameter and an input or a state of the
+/// optimizer.
 fn tiny(seed: u64) -> Graph {
     let mut dice = fastrand::Rng::with_seed(seed);
     let size = |dice: &mut fastrand::Rng, role| Storage { bytes: Bytes(1 + dice.u64(..6)), role };
-    let mut storages = vec![size(&mut dice, Role::Parameter), size(&mut dice, Role::Input)];
+    let other = if seed % 4 == 3 { Role::OptimizerState } else { Role::Input };
+    let mut storages = vec![size(&mut dice, Role::Parameter), size(&mut dice, other)];
     let input = |name: &str, s: u32| Node::new(name, Phase::Input, 0.0, &[], &[s]);
     let mut nodes = vec![input("w", 0), input("x", 1)];
     let count = 3 + dice.u32(..2);
@@ -79,6 +81,8 @@ struct Moment {
     arrives: Vec<Ticks>,
     leaves: Vec<Ticks>,
     copied: Vec<Option<Ticks>>,
+    /// What is never fetched from now on.
+    never: Vec<bool>,
     ran: Vec<bool>,
     compute: Ticks,
     channel: [Ticks; 2],
@@ -87,11 +91,33 @@ struct Moment {
 struct Brute<'g> {
     graph: &'g Graph,
     budget: u64,
-    /// Ticks for each byte.
-    ticks: Ticks,
-    duplex: bool,
+    channel: Channel,
     at_start: Vec<bool>,
+}
+
+/// What a transfer takes, in ticks: for each byte out and in, and before the first byte.
+#[derive(Clone, Copy, Debug)]
+struct Channel {
+    each: [Ticks; 2],
+    latency: Ticks,
+    duplex: bool,
+    /// The most bytes that the store holds.
+    limit: u64,
     activations_only: bool,
+}
+
+impl Channel {
+    fn store(&self, all: u64) -> Store {
+        let rate = |ticks: Ticks| Rate(2.0 / ticks as f64);
+        Store {
+            out_rate: rate(self.each[0]),
+            in_rate: rate(self.each[1]),
+            latency: Micros(self.latency as f64 / 2.0),
+            duplex: self.duplex,
+            limit: (self.limit < all).then_some(Bytes(self.limit)),
+            activations_only: self.activations_only,
+        }
+    }
 }
 
 impl Brute<'_> {
@@ -101,6 +127,12 @@ impl Brute<'_> {
 
     fn bytes(&self, live: &[bool]) -> u64 {
         (0..live.len()).filter(|&s| live[s]).map(|s| self.size(s)).sum()
+    }
+
+    /// Bytes in the store.
+    fn held(&self, m: &Moment) -> u64 {
+        let is_held = |s: &usize| m.copied[*s].is_some() || self.at_start[*s];
+        (0..m.live.len()).filter(is_held).map(|s| self.size(s)).sum()
     }
 
     fn start(&self) -> Moment {
@@ -114,6 +146,7 @@ impl Brute<'_> {
             arrives: vec![0; count],
             leaves: vec![0; count],
             copied: self.at_start.iter().map(|&stored| stored.then_some(0)).collect(),
+            never: vec![false; count],
             ran: vec![false; self.graph.nodes().len()],
             compute: 0,
             channel: [0; 2],
@@ -142,16 +175,23 @@ impl Brute<'_> {
                 let mut next = m.clone();
                 next.compute = next.compute.max(m.leaves[s]).max(m.arrives[s]);
                 next.live[s] = false;
+                // If it is never fetched again, the store has its room back.
+                let matters = self.channel.limit < u64::MAX && m.copied[s].is_some();
+                if matters && !self.at_start[s] && !is_persistent {
+                    let mut last = next.clone();
+                    (last.copied[s], last.never[s]) = (None, true);
+                    all.push(last);
+                }
                 all.push(next);
             }
-            let stays = is_persistent && self.activations_only;
+            let stays = is_persistent && self.channel.activations_only;
             if m.live[s] && m.copied[s].is_none() && !stays {
                 let mut next = m.clone();
                 let end = self.transfer(&mut next, 0, s, m.arrives[s]);
                 (next.leaves[s], next.copied[s]) = (end, Some(end));
-                all.push(next);
+                all.extend((self.held(&next) <= self.channel.limit).then_some(next));
             }
-            if let (false, Some(copied)) = (m.live[s], m.copied[s]) {
+            if let (false, false, Some(copied)) = (m.live[s], m.never[s], m.copied[s]) {
                 let mut next = m.clone();
                 next.arrives[s] = self.transfer(&mut next, 1, s, copied);
                 (next.leaves[s], next.live[s]) = (0, true);
@@ -193,8 +233,9 @@ impl Brute<'_> {
     }
 
     fn transfer(&self, m: &mut Moment, way: usize, s: usize, not_before: Ticks) -> Ticks {
-        let end = m.compute.max(m.channel[way]).max(not_before) + self.ticks * self.size(s);
-        match self.duplex {
+        let begin = m.compute.max(m.channel[way]).max(not_before);
+        let end = begin + self.channel.latency + self.channel.each[way] * self.size(s);
+        match self.channel.duplex {
             true => m.channel[way] = end,
             false => m.channel = [end; 2],
         }
@@ -204,7 +245,7 @@ impl Brute<'_> {
     /// The least time, by every reachable moment that is not later than `limit`, earliest first.
     fn least(&self, limit: Ticks) -> Option<Ticks> {
         let start = self.start();
-        if self.bytes(&start.live) > self.budget {
+        if self.bytes(&start.live) > self.budget || self.held(&start) > self.channel.limit {
             return None;
         }
         let mut best = limit + 1;
@@ -240,40 +281,36 @@ fn settled(mut m: Moment) -> Moment {
     m
 }
 
-/// The least time of all schedules, whatever lives in the store.
-fn least_time(
-    graph: &Graph,
-    budget: u64,
-    ticks: Ticks,
-    store: Store,
-    limit: Ticks,
-) -> Option<Ticks> {
-    let Store { duplex, activations_only, .. } = store;
-    let choices = [false, true].into_iter().filter(|stored| !(*stored && activations_only));
-    let times = choices.filter_map(|stored| {
+/// The least time of all schedules, whatever lives in the store: of the first two storages none,
+/// one or both, as far as they may.
+fn least_time(graph: &Graph, budget: u64, channel: Channel, limit: Ticks) -> Option<Ticks> {
+    let choices = (0..4).filter_map(|choice: usize| {
         let mut at_start = vec![false; graph.storages().len()];
-        at_start[0] = stored;
-        Brute { graph, budget, ticks, duplex, at_start, activations_only }.least(limit)
+        (at_start[0], at_start[1]) = (choice % 2 == 1, choice / 2 == 1);
+        let may_live = |s: usize| graph.storages()[s].role.may_be_stored();
+        let may = |s: usize| !at_start[s] || may_live(s) && !channel.activations_only;
+        let may = (0..2).all(may);
+        may.then(|| Brute { graph, budget, channel, at_start }.least(limit))
     });
-    times.min()
+    choices.flatten().min()
 }
 
 #[track_caller]
-fn check(graph: &Graph, budget: u64, ticks: Ticks, duplex: bool, activations_only: bool) {
-    let store = Store { activations_only, ..store(2.0 / ticks as f64, duplex) };
+fn check(graph: &Graph, budget: u64, channel: Channel) {
+    let store = channel.store(graph.storages().iter().map(|s| s.bytes.get()).sum());
     let found = plan(graph, Bytes(budget), &options(Effort::DEFAULT, Some(store)), &mut NoWatch);
     let name = graph.name();
     match found {
         Ok(planned) => {
             let ticks_of = |time: Micros| (2.0 * time.get()).round() as Ticks;
             let time = ticks_of(planned.plan.time);
-            let least = least_time(graph, budget, ticks, store, time);
+            let least = least_time(graph, budget, channel, time);
             assert_eq!(Some(time), least, "{name} at {budget}, {store:?}");
             assert!(planned.lower_bound <= planned.plan.time, "{name} at {budget}");
         }
         Err(PlanError::Infeasible(_)) => {
             // Everything moves one after another in less than this.
-            let least = least_time(graph, budget, ticks, store, 200);
+            let least = least_time(graph, budget, channel, 200);
             assert_eq!(least, None, "{name} at {budget}, {store:?}");
         }
         Err(other) => panic!("{name} at {budget}: {other}"),
@@ -282,14 +319,21 @@ fn check(graph: &Graph, budget: u64, ticks: Ticks, duplex: bool, activations_onl
 
 #[test]
 fn the_search_equals_brute_force_over_all_schedules_with_transfers() {
-    for seed in 0..8 {
+    for seed in 0..10 {
         let graph = tiny(seed);
         let (floor, peak) = (floor_with_store(&graph).bytes, Timeline::natural(&graph).peak);
         let budgets: BTreeSet<u64> =
             [floor, Bytes((floor + peak).get() / 2), Bytes(peak.get() - 1)].map(Bytes::get).into();
+        // From as fast as compute to slower, and every third store holds only a little.
+        let channel = Channel {
+            each: [1 + seed % 3, 1 + seed / 2 % 3],
+            latency: seed / 4 % 3,
+            duplex: seed % 2 == 0,
+            limit: if seed % 3 == 2 { 3 + seed / 3 } else { u64::MAX },
+            activations_only: false,
+        };
         for budget in budgets {
-            // From as fast as compute to slower.
-            check(&graph, budget, 1 + seed % 3, seed % 2 == 0, false);
+            check(&graph, budget, channel);
         }
     }
 }
@@ -300,7 +344,10 @@ fn so_it_does_where_only_activations_move() {
         let graph = tiny(seed);
         let (floor, peak) = (floor(&graph).bytes, Timeline::natural(&graph).peak);
         for budget in BTreeSet::from([floor.get(), (floor + peak).get() / 2]) {
-            check(&graph, budget, 1 + seed % 3, seed % 2 == 0, true);
+            let each = [1 + seed % 3; 2];
+            let (duplex, limit) = (seed % 2 == 0, u64::MAX);
+            let channel = Channel { each, latency: 0, duplex, limit, activations_only: true };
+            check(&graph, budget, channel);
         }
     }
 }

@@ -10,7 +10,7 @@
 mod cases;
 pub(crate) mod layered;
 mod row;
-mod synthetic;
+pub(crate) mod synthetic;
 pub(crate) mod tool;
 mod verdicts;
 

@@ -49,7 +49,7 @@ use pulse::Pulse;
 use sequence::Sequence;
 use time_bound::Bound;
 
-pub(crate) use time_bound::{bound_of, time_bound};
+pub(crate) use time_bound::time_bound;
 
 /// Work of the annealing (storages touched) at effort 0; each level doubles it. At the default
 /// effort a graph of two thousand nodes takes about 1.8 s of one core.
@@ -81,11 +81,30 @@ fn draft(graph: &Graph, budget: Bytes, options: &Options, watch: &mut dyn Watch)
 }
 
 /// The same without a store.
-pub(crate) fn draft_alone(
+fn draft_alone(graph: &Graph, budget: Bytes, options: &Options, watch: &mut dyn Watch) -> Draft {
+    searched(graph, budget, options, watch, |bound, time| match time > bound.nearly() {
+        true => bound.of_several(),
+        false => bound.single.time,
+    })
+}
+
+/// The very same, with no more of a bound than the search needs.
+pub(crate) fn draft_without_bound(
     graph: &Graph,
     budget: Bytes,
     options: &Options,
     watch: &mut dyn Watch,
+) -> Draft {
+    searched(graph, budget, options, watch, |bound, _| bound.single.time)
+}
+
+/// A draft under `budget`; `bounded` gives the bound that goes with the time of the best.
+fn searched(
+    graph: &Graph,
+    budget: Bytes,
+    options: &Options,
+    watch: &mut dyn Watch,
+    bounded: impl Fn(&Bound<'_>, f64) -> f64,
 ) -> Draft {
     let problem = Problem::new(graph, &needed_nodes(graph));
     let limit = signed(budget);
@@ -113,10 +132,7 @@ pub(crate) fn draft_alone(
     let best = search.best;
     let mut draft = finished(&problem, &best, work, pulse.is_stopped());
     if best.peak <= limit && best.time > problem.least_time() {
-        draft.time_bound = Micros(match best.time > bound.nearly() {
-            true => bound.of_several(),
-            false => bound.single.time,
-        });
+        draft.time_bound = Micros(bounded(&bound, best.time));
         draft.is_bound_best = true;
     }
     draft

@@ -27,11 +27,6 @@ pub(crate) fn time_bound(graph: &Graph, budget: Bytes, effort: Effort) -> Micros
     Micros(Bound::new(&problem, signed(budget), effort).of_several())
 }
 
-/// The same for a problem, by the bound of a single moment.
-pub(crate) fn bound_of(problem: &Problem, limit: i64, effort: Effort) -> f64 {
-    Bound::new(problem, limit, effort).single.time
-}
-
 /// The bound of a single moment, from which that of several goes on.
 pub(super) struct Bound<'a> {
     problem: Cow<'a, Problem>,

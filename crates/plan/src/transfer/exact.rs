@@ -11,8 +11,12 @@
 //! are taken in the order of the least time that they can still lead to, so the first that has all
 //! done is the best.
 //!
-//! Limits: [`MOST_STORAGES`], [`MOST_NODES`] and [`MOST_LABELS`], and a store without a limit that
-//! matters.
+//! A store with a limit holds what lives there and every copy that is not stale. A copy that is
+//! never fetched goes when its storage is freed; here it is given up then or at any time after
+//! that, since only the next copy asks for its room.
+//!
+//! Limits: [`MOST_STORAGES`], [`MOST_NODES`] and [`MOST_LABELS`], and no persistent storage that is
+//! written by a node and might live in the store.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
@@ -46,6 +50,8 @@ pub(super) enum Exact {
 struct Places {
     live: u32,
     copied: u32,
+    /// Copies that were given up.
+    dropped: u32,
     done: u32,
     at_start: u32,
 }
@@ -92,23 +98,28 @@ pub(super) fn exact(graph: &Graph, budget: i64, store: &Store) -> Exact {
     let needed = needed_nodes(graph);
     let runs: Vec<NodeId> =
         graph.natural_order().into_iter().filter(|n| needed[n.index()]).collect();
-    let all: i64 = graph.storages().iter().map(|s| signed(s.bytes)).sum();
-    let is_limited = store.limit.is_some_and(|limit| signed(limit) < all);
-    let stored = graph.sources().filter(|&s| store.keeps(graph.storage(s).role)).count();
+    let may_be_stored = |s: &StorageId| store.keeps(graph.storage(*s).role);
+    let stored = graph.sources().filter(may_be_stored).count();
+    let is_written = graph.storage_ids().filter(may_be_stored).count() > stored;
     let is_large = graph.storages().len() > MOST_STORAGES
         || graph.nodes().len() > 32
         || runs.len() > MOST_NODES
         || stored > MOST_STORED;
-    if is_large || is_limited {
+    if is_large || is_written {
         return Exact::Unknown;
     }
-    Space { graph, budget, store, runs, labels: Vec::new(), heap: BinaryHeap::new() }.search()
+    let all: i64 = graph.storages().iter().map(|s| signed(s.bytes)).sum();
+    let limit = store.limit.map(signed).filter(|&limit| limit < all);
+    Space { graph, budget, store, limit, runs, labels: Vec::new(), heap: BinaryHeap::new() }
+        .search()
 }
 
 struct Space<'a> {
     graph: &'a Graph,
     budget: i64,
     store: &'a Store,
+    /// What the store may hold, where that is less than everything.
+    limit: Option<i64>,
     runs: Vec<NodeId>,
     labels: Vec<Label>,
     heap: BinaryHeap<Entry>,
@@ -182,6 +193,7 @@ impl Space<'_> {
             places: Places {
                 live: mask(&sources) & !at_start,
                 copied: at_start,
+                dropped: 0,
                 done: 0,
                 at_start,
             },
@@ -194,7 +206,14 @@ impl Space<'_> {
             steps: Vec::new(),
             is_end: false,
         };
-        choices.map(label).filter(|l| self.bytes(l.places.live) <= self.budget).collect()
+        let fits = |l: &Label| self.bytes(l.places.live) <= self.budget && self.may_hold(l, 0);
+        choices.map(label).filter(fits).collect()
+    }
+
+    /// Whether the store has room for one more copy of these storages.
+    fn may_hold(&self, label: &Label, more: u32) -> bool {
+        let Places { copied, at_start, .. } = label.places;
+        self.limit.is_none_or(|limit| self.bytes(copied | at_start | more) <= limit)
     }
 
     fn bytes(&self, live: u32) -> i64 {
@@ -214,9 +233,15 @@ impl Space<'_> {
                 (label.places.live & bit != 0, label.places.copied & bit != 0);
             let block = &self.graph.storages()[s];
             let may_go = self.store.takes(block.role) && block.bytes > Bytes::ZERO;
-            if is_live && !is_copied && may_go && self.store.out_rate.get() > 0.0 {
+            let is_dropped = label.places.dropped & bit != 0;
+            let may_leave = may_go && !is_dropped && self.store.out_rate.get() > 0.0;
+            if is_live && !is_copied && may_leave && self.may_hold(&label, bit) {
                 all.push(self.offload(&label, s));
-            } else if !is_live && is_copied && self.store.in_rate.get() > 0.0 {
+            }
+            if is_copied && self.limit.is_some() {
+                all.extend(self.drop_copy(&label, s));
+            }
+            if !is_live && is_copied && self.store.in_rate.get() > 0.0 {
                 self.fetch(&label, s, &mut all);
             }
         }
@@ -319,6 +344,23 @@ impl Space<'_> {
         settled(next)
     }
 
+    /// The copy of `s` is never fetched, and goes with the storage.
+    fn drop_copy(&self, label: &Label, s: usize) -> Option<Label> {
+        let bit = 1u32 << s;
+        let is_live = label.places.live & bit != 0;
+        let must_stay = self.graph.storages()[s].role.is_persistent();
+        if label.places.at_start & bit != 0 || must_stay {
+            return None;
+        }
+        let mut next = label.clone();
+        if is_live {
+            self.free(&mut next, s);
+        }
+        next.places.copied &= !bit;
+        next.places.dropped |= bit;
+        Some(settled(next))
+    }
+
     fn fetch(&self, label: &Label, s: usize, all: &mut Vec<Label>) {
         for set in self.rooms(label, signed(self.graph.storages()[s].bytes), 0) {
             let mut next = label.clone();
@@ -334,7 +376,7 @@ impl Space<'_> {
 
     /// The label after the last free, if nothing else is left to do.
     fn end(&self, label: &Label) -> Option<Label> {
-        let Places { live, copied, done, at_start } = label.places;
+        let Places { live, copied, done, at_start, .. } = label.places;
         let graph = self.graph;
         let persistent = graph.sources().filter(|&s| graph.storage(s).role.is_persistent());
         let must: Vec<StorageId> = persistent.chain(graph.outputs().iter().copied()).collect();

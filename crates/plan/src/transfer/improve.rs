@@ -21,10 +21,8 @@ pub(super) fn leave_out(
     mut time: f64,
     walk: &mut dyn FnMut(&[NodeId]) -> Option<f64>,
 ) -> (Vec<NodeId>, f64) {
-    let candidates = by_gain(graph, &order);
-    let mut left: Vec<Run> = candidates;
+    let mut left: Vec<Run> = by_gain(graph, &order);
     let mut count = (left.len() / FIRST_SHARE).max(1);
-    let mut refused = Vec::new();
     while !left.is_empty() {
         let chunk = count.min(left.len());
         let shorter = without(graph, &order, &left[..chunk]);
@@ -36,7 +34,7 @@ pub(super) fn leave_out(
             left.drain(..chunk);
             count *= 2;
         } else if chunk == 1 {
-            refused.push(left.remove(0));
+            left.remove(0);
         } else {
             count = chunk / 2;
         }

@@ -9,6 +9,7 @@
 //! the replay.
 
 mod bound;
+mod covering;
 mod exact;
 mod floor;
 mod improve;
@@ -33,7 +34,12 @@ use lives::Lives;
 use walk::Habits;
 
 /// Every way to walk.
-const HABITS: [Habits; 2] = [Habits { state_first: false }, Habits { state_first: true }];
+const HABITS: [Habits; 4] = [
+    Habits { state_first: false, in_time: false },
+    Habits { state_first: true, in_time: false },
+    Habits { state_first: false, in_time: true },
+    Habits { state_first: true, in_time: true },
+];
 
 /// Budgets between the one asked for and the plain peak for which orders are looked for, and rounds
 /// of looking: all of these budgets, then two more beside the best, and so on.
@@ -80,19 +86,36 @@ pub(crate) fn draft(
         Exact::Impossible => return Draft::plain(graph),
         Exact::Unknown => {}
     }
-    let alone = match budget >= crate::floor(graph).bytes {
-        true => search::draft_alone(graph, budget, options, watch),
-        false => Draft::plain(graph),
-    };
+    let alone = alone(graph, budget, options, watch);
     let problem = Problem::new(graph, &needed_nodes(graph));
     let pulse = Pulse::new(watch);
     let mut planner = Planner::new(graph, budget, store, alone);
     planner.try_order(&natural(&problem));
     let alone: Vec<NodeId> = planner.alone.schedule.runs().collect();
-    let time = planner.try_order(&alone);
-    planner.note(alone, time);
+    let walked = planner.try_order(&alone);
+    planner.note(alone, walked);
     planner.search(&problem, options.effort, &pulse);
     planner.finish(graph, pulse.is_stopped())
+}
+
+/// What is planned without a store: the same search and, where it misses the budget, the same
+/// search for the lowest peak, so that a store is never a reason for a slower plan.
+fn alone(graph: &Graph, budget: Bytes, options: &Options, watch: &mut dyn Watch) -> Draft {
+    let floor = crate::floor(graph).bytes;
+    if budget < floor {
+        return Draft::plain(graph);
+    }
+    let draft =
+        search::draft_without_bound(graph, budget, options, watch).freeing_after_last_use(graph);
+    let fits = |draft: &Draft| {
+        let timeline = Timeline::new(graph, &draft.schedule);
+        timeline.is_ok_and(|timeline| timeline.peak <= budget)
+    };
+    if draft.stopped || fits(&draft) {
+        return draft;
+    }
+    let lowest = search::lowest_alone(graph, floor, options, watch).freeing_after_last_use(graph);
+    if fits(&lowest) { lowest } else { draft }
 }
 
 /// A draft with as low a peak as is found; none is below `floor`.
@@ -170,14 +193,17 @@ fn natural(problem: &Problem) -> Vec<NodeId> {
     problem.natural.iter().skip(1).map(|&v| NodeId(v)).collect()
 }
 
+/// The best walk along an order: its time, and how it was walked.
+type Best = (f64, Habits);
+
 struct Planner<'a> {
     graph: &'a Graph,
     store: &'a Store,
     budget: i64,
     best: Option<(Schedule, Micros)>,
     alone: Draft,
-    /// The best few orders, with the times of their walks.
-    orders: Vec<(f64, Vec<NodeId>)>,
+    /// The best few orders, each with its best walk.
+    orders: Vec<(Best, Vec<NodeId>)>,
     /// The time of every needed node once.
     least: f64,
     work: u64,
@@ -232,9 +258,9 @@ impl<'a> Planner<'a> {
                     return;
                 }
                 let order = search::order_under(problem, self.budget + more, work, pulse);
-                let time = self.try_order(&order);
-                times.insert(more, time);
-                self.note(order, time);
+                let walked = self.try_order(&order);
+                times.insert(more, walked.0);
+                self.note(order, walked);
             }
             let best = times.iter().min_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(&more, _)| more);
             let below = times.range(..best).next_back().map_or(0, |(&more, _)| more);
@@ -245,9 +271,9 @@ impl<'a> Planner<'a> {
     }
 
     /// Takes note of one of the best orders.
-    fn note(&mut self, order: Vec<NodeId>, time: f64) {
-        self.orders.push((time, order));
-        self.orders.sort_by(|a, b| a.0.total_cmp(&b.0));
+    fn note(&mut self, order: Vec<NodeId>, walked: Best) {
+        self.orders.push((walked, order));
+        self.orders.sort_by(|a, b| a.0.0.total_cmp(&b.0.0));
         self.orders.dedup_by(|a, b| a.1 == b.1);
         self.orders.truncate(STARTS);
     }
@@ -260,37 +286,43 @@ impl<'a> Planner<'a> {
     /// Leaves runs of the best orders out.
     fn leave_out(&mut self, most: u64) {
         let until = self.work + most / 2;
-        for (time, order) in std::mem::take(&mut self.orders) {
+        for ((time, habits), order) in std::mem::take(&mut self.orders) {
             let graph = self.graph;
             let mut walks = 0;
             improve::leave_out(graph, order, time, &mut |order| {
                 walks += 1;
                 let may_go_on = walks <= MOST_WALKS && self.work < until && !self.is_best();
-                may_go_on.then(|| self.try_order(order))
+                may_go_on.then(|| self.walk(order, &[habits]).0)
             });
         }
     }
 
-    /// Walks along an order in every way. Gives the least time of the walks.
-    fn try_order(&mut self, order: &[NodeId]) -> f64 {
-        let mut least = f64::INFINITY;
+    /// Walks along an order in every way. Gives the best.
+    fn try_order(&mut self, order: &[NodeId]) -> Best {
+        self.walk(order, &HABITS)
+    }
+
+    fn walk(&mut self, order: &[NodeId], ways: &[Habits]) -> Best {
+        let mut best = (f64::INFINITY, ways[0]);
         let lives = Lives::new(self.graph, lives::with_early_updates(self.graph, order));
-        for habits in HABITS {
+        for &habits in ways {
             let Some(walked) = walk::walk(self.graph, &lives, self.store, self.budget, habits)
             else {
                 continue;
             };
             self.work += walked.work;
-            least = least.min(walked.time);
+            if walked.time < best.0 {
+                best = (walked.time, habits);
+            }
             if self.best.as_ref().is_none_or(|(_, time)| walked.time < time.get()) {
                 self.best = Some((walked.schedule, Micros(walked.time)));
             }
         }
-        least
+        best
     }
 
     fn finish(self, graph: &Graph, stopped: bool) -> Draft {
-        let alone = self.alone.freeing_after_last_use(graph);
+        let alone = self.alone;
         let timeline = Timeline::new(graph, &alone.schedule);
         let fits = timeline.as_ref().is_ok_and(|t| signed(t.peak) <= self.budget);
         match self.best {

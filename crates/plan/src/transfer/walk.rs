@@ -37,6 +37,8 @@ use crate::search::tree::MaxTree;
 pub(super) struct Habits {
     /// Whether unused parameters and optimizer state go before activations are copied.
     pub(super) state_first: bool,
+    /// Whether what is copied ahead should have left by the time that its room is needed.
+    pub(super) in_time: bool,
 }
 
 /// What a walk made.
@@ -299,8 +301,7 @@ impl<'a> Walk<'a> {
                 longest = Some((idle, pair[0], pair[1]));
             }
         }
-        if let Some((idle, last, next)) = longest.filter(|(idle, ..)| *idle > 0.0) {
-            let _ = idle;
+        if let Some((_, last, next)) = longest.filter(|(idle, ..)| *idle > 0.0) {
             self.bare.push((self.is_large[s], next, std::cmp::Reverse(s as u32), last + 1));
         }
     }
@@ -530,7 +531,7 @@ impl<'a> Walk<'a> {
             let Some(over) = self.least.first_above(self.at, self.budget) else {
                 break;
             };
-            let Some(entry) = self.bare_at(over) else {
+            let Some(entry) = self.bare_at(over, self.habits.in_time) else {
                 break;
             };
             let s = entry.2.0 as usize;

@@ -22,7 +22,7 @@ impl Walk<'_> {
     fn free_one(&mut self) -> Option<()> {
         self.work += 1;
         let copied = self.top_copied();
-        let bare = self.bare_at(self.at).map(|entry| {
+        let bare = self.bare_at(self.at, false).map(|entry| {
             self.bare.push(entry);
             entry.2.0 as usize
         });
@@ -66,11 +66,15 @@ impl Walk<'_> {
         }
     }
 
-    /// The one without a copy that lies idle at position `over` and is used last then. Its entry is
-    /// taken out.
-    pub(super) fn bare_at(&mut self, over: usize) -> Option<Idle> {
+    /// The one without a copy that lies idle at position `over` and is used last then; `in_time`,
+    /// one that has left by then if it leaves now, or otherwise the one that has left first. Its
+    /// entry is taken out.
+    pub(super) fn bare_at(&mut self, over: usize, in_time: bool) -> Option<Idle> {
+        let needed = self.compute + self.lives.begins[over] - self.lives.begins[self.at];
         let mut others = Vec::new();
         let mut found = None;
+        // What would be late: when it would have left, and where it is among the others.
+        let mut late: Option<(f64, usize)> = None;
         while let Some(entry) = self.bare.pop() {
             self.work += 1;
             let (_, next, std::cmp::Reverse(s), from) = entry;
@@ -80,13 +84,25 @@ impl Walk<'_> {
                 continue;
             }
             if from as usize <= over && over < next as usize {
-                found = Some(entry);
-                break;
+                let gone = match in_time && !self.may_start_outside(s as usize) {
+                    true => self.would_end(OUT, s as usize, place.arrives),
+                    false => needed,
+                };
+                if gone <= needed {
+                    found = Some(entry);
+                    break;
+                }
+                if late.is_none_or(|(first, _)| gone < first) {
+                    late = Some((gone, others.len()));
+                }
             }
             others.push(entry);
             if others.len() > MOST_OTHERS {
                 break;
             }
+        }
+        if let (None, Some((_, at))) = (found, late) {
+            found = Some(others.swap_remove(at));
         }
         self.bare.extend(others);
         found
