@@ -6,13 +6,12 @@
 //! that fails is a row with its error. Fails if anything does not hold.
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 
 use crate::archive::{Archive, Case, Claim, check_names, lines, list, mebibytes};
 use crate::python;
-use crate::repo::{Repo, output, show};
+use crate::repo::{Repo, output};
 
 /// The models of `python/bench/zoo_models.py`, with their libraries.
 const MODELS: [Case; 43] = [
@@ -80,7 +79,10 @@ pub(crate) fn run(repo: &Repo, names: &[String]) -> Result<()> {
     check_names(names, &MODELS.map(|model| model.0))?;
     let interpreter = python::interpreter(repo)?;
     let package = python::package(repo, &interpreter)?;
-    let path = std::env::join_paths([package, libraries(repo, &interpreter)?])?;
+    let path = std::env::join_paths([
+        package,
+        python::libraries(repo, &interpreter, REQUIREMENTS, LIBRARIES)?,
+    ])?;
     let train = |model: &Case| {
         let mut command = repo.command(&interpreter);
         command.args(["python/bench/zoo.py", model.0]).env("PYTHONPATH", &path);
@@ -90,23 +92,6 @@ pub(crate) fn run(repo: &Repo, names: &[String]) -> Result<()> {
     let results = archive.cases(&MODELS, names, train, |_, csv| parse(csv))?;
     let claims: Vec<Claim> = results.iter().map(|(model, rows)| claim(model.0, rows)).collect();
     archive.conclude(&summary(&archive, &results, &claims)?, &claims)
-}
-
-/// Installs the models' libraries, once for each list of them; gives the folder that Python must
-/// know of.
-fn libraries(repo: &Repo, interpreter: &Path) -> Result<PathBuf> {
-    let (folder, wanted) = (repo.path(LIBRARIES), repo.read(REQUIREMENTS)?);
-    let stamp = folder.join("requirements.stamp");
-    if std::fs::read_to_string(&stamp).unwrap_or_default() != wanted {
-        let install = "-m pip install --quiet --disable-pip-version-check --no-input --no-deps \
-            --upgrade --target";
-        let mut command = repo.command(interpreter);
-        command.args(install.split_whitespace()).arg(&folder);
-        show(command.args(["--requirement", REQUIREMENTS]))
-            .context("cannot install the models' libraries")?;
-        std::fs::write(&stamp, wanted)?;
-    }
-    Ok(folder)
 }
 
 /// The table of a model whose process ended without one.
@@ -265,6 +250,8 @@ fn cells(row: &Row, eager: Option<f64>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use anyhow::Context as _;
+
     use super::*;
 
     #[test]
