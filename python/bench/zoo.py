@@ -6,6 +6,9 @@ gradient, parameter and buffer is compared with eager's, bit for bit. Then one s
 its storages and one by what the allocator handed out. Prints a line of CSV for each contender; one
 that fails has its error in its line. Arguments: the model.
 
+Times are processor time, so that what else the machine does matters little: of a step, the median
+of a few, and of the first call, which captures and plans.
+
 A peak is that of forward and backward: parameters, buffers and batch, and all that is made; by
 storages, and by the allocator's events, which have the scratch of operations as well.
 """
@@ -30,9 +33,12 @@ from torch import Tensor, nn
 from zoo_models import build
 
 import rekindle
+from rekindle.planner import plan_with
+from rekindle.settings import Budget, Settings
 from rekindle.torch.allocator import allocations
 from rekindle.torch.held import storage_bytes
 from rekindle.torch.interfaces import pytree, reset_dynamo
+from rekindle.torch.joint import tensors_of
 from rekindle.torch.module import session_of
 
 STEPS = 2
@@ -41,6 +47,8 @@ TIMED = 3
 """Steps whose median time is taken."""
 SEED = 7
 SHARES = (0.7, 0.5)
+EFFORT = 2
+"""Of the planner: overheads stay a rough sign, and forty models are planned in an hour."""
 SWITCHES = (
     "gradient_checkpointing_enable",
     "enable_gradient_checkpointing",
@@ -108,9 +116,9 @@ class Run:
         torch.manual_seed(SEED)
         for number in range(STEPS):
             optimizer.zero_grad(set_to_none=True)
-            begin = time.perf_counter()
+            begin = time.process_time()
             loss = self.once()
-            first_call = first_call or time.perf_counter() - begin
+            first_call = first_call or time.process_time() - begin
             optimizer.step()
             self.note(number, {"loss": loss, **self.numbers()})
         return first_call
@@ -126,7 +134,15 @@ class Run:
     def there(self) -> list[Tensor]:
         """What is in memory before a step."""
         leaves = [t for t in pytree.tree_leaves(self.arguments) if isinstance(t, Tensor)]
-        return [*self.module.parameters(), *self.module.buffers(), *leaves]
+        return [*self.module.parameters(), *self.module.buffers(), *leaves, *self.constants()]
+
+    def constants(self) -> list[Tensor]:
+        """Tensors that a captured graph holds: eager makes them anew in each step."""
+        if not isinstance(self.step, rekindle.PlannedModule):
+            return []
+        graphs = [planned.joint.graph for planned in session_of(self.step).planned]
+        nodes = [node for graph in graphs for node in graph.find_nodes(op="get_attr")]
+        return [tensor for node in nodes for tensor in tensors_of(node)]
 
     def clear(self) -> None:
         self.module.zero_grad(set_to_none=True)
@@ -148,36 +164,70 @@ class Run:
         times = []
         for _ in range(TIMED):
             self.clear()
-            begin = time.perf_counter()
+            begin = time.process_time()
             self.once()
-            times.append(time.perf_counter() - begin)
+            times.append(time.process_time() - begin)
         return statistics.median(times)
 
 
-def measure(name: str, contender: str, way: Way, eager: dict[str, str]) -> Row:
-    """Trains in one way; what that showed, or the error that ended it."""
-    row = Row(contender)
-    try:
-        run = Run(name, way)
+class Model:
+    """One model, and what was seen of it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.eager: dict[str, str] = {}
+        """The digests of eager's numbers."""
+        self.smallest: int | None = None
+        """The smallest budget that was named so far."""
+
+    def show(self, contender: str, way: Way) -> None:
+        """Trains in one way, and prints what that showed, or the error that ended it."""
+        row = Row(contender)
+        try:
+            self.measure(row, way)
+        except Exception as error:
+            row.error = f"{type(error).__name__}: {error}"
+            if isinstance(error, rekindle.InfeasibleBudget):
+                self.smallest = error.smallest
+        print(row.csv(), flush=True)
+
+    def measure(self, row: Row, way: Way) -> None:
+        run = Run(self.name, way)
         row.first_call = run.train()
-        known = eager or run.digests
+        known = self.eager or run.digests
         row.numbers = len(known)
         row.differing = sum(known.get(what) != value for what, value in run.digests.items())
         row.differing += len(known.keys() - run.digests.keys())
         row.peak, row.allocated, row.seconds = run.peak(), run.allocated(), run.seconds()
         if isinstance(run.step, rekindle.PlannedModule):
             describe_plan(row, run.step)
-        if not eager:
-            eager.update(run.digests)
-    except Exception as error:
-        row.error = f"{type(error).__name__}: {error}"
-    return row
+            self.note_smallest(run.step)
+        if not self.eager:
+            self.eager = run.digests
+
+    def note_smallest(self, planned: rekindle.PlannedModule) -> None:
+        """Asks the planner for the smallest budget of a step that is one graph."""
+        graphs = session_of(planned).planned
+        if len(graphs) == 1 and self.smallest is None:
+            settings = Settings(1, effort=EFFORT)
+            try:
+                plan_with(settings, graphs[0].graph, 1)
+            except rekindle.InfeasibleBudget as infeasible:
+                self.smallest = infeasible.smallest
+
+    def smallest_budget(self) -> int:
+        """As it was named; where nothing named it, by asking for one byte."""
+        if self.smallest is None:
+            self.show("rekindle, one byte", planned_at(1))
+        if self.smallest is None:
+            raise AssertionError("a budget of one byte was not refused")
+        return self.smallest
 
 
 def describe_plan(row: Row, planned: rekindle.PlannedModule) -> None:
-    graphs = session_of(planned).planned
-    row.graphs = len(graphs)
-    row.budget = max(graph.plan.budget for graph in graphs)
+    session = session_of(planned)
+    graphs = session.planned
+    row.graphs, row.budget = len(graphs), session.largest_budget
     if len(graphs) == 1:
         row.predicted = graphs[0].modules.peak_of_storages
         row.predicted_allocated = graphs[0].peak
@@ -193,39 +243,24 @@ def checkpointing(module: nn.Module) -> Callable[..., Tensor]:
     raise LookupError("its library has no switch for checkpointing")
 
 
-def smallest_of(name: str) -> int:
-    """The smallest budget for which a plan is known, as the error says it."""
-    reset_dynamo()
-    module, arguments = build(name)
-    try:
-        planned = rekindle.compile(module, 1)
-        for _ in range(STEPS):
-            planned(**arguments).backward()
-    except rekindle.InfeasibleBudget as infeasible:
-        return infeasible.smallest
-    raise AssertionError("a budget of one byte was not refused")
+def planned_at(budget: Budget) -> Way:
+    return lambda module: rekindle.compile(module, budget, effort=EFFORT, wait=True)
 
 
 def main(name: str) -> None:
     warnings.simplefilter("ignore")
     print(Row.head())
-    eager: dict[str, str] = {}
-
-    def show(contender: str, way: Way) -> None:
-        print(measure(name, contender, way, eager).csv(), flush=True)
-
-    show("eager", lambda module: module)
-    show("checkpointing", checkpointing)
-    show(
+    model = Model(name)
+    model.show("eager", lambda module: module)
+    model.show("checkpointing", checkpointing)
+    backend = torch_budget(0.5)
+    model.show(
         "torch budget 0.5",
-        lambda module: torch.compile(module, backend=torch_budget(0.5), dynamic=False),
+        lambda module: torch.compile(module, backend=backend, dynamic=False),
     )
     for share in SHARES:
-        show(
-            f"rekindle {share}",
-            lambda module, share=share: rekindle.compile(module, share, wait=True),
-        )
-    show("rekindle smallest", lambda module: rekindle.compile(module, smallest_of(name), wait=True))
+        model.show(f"rekindle {share}", planned_at(share))
+    model.show("rekindle smallest", planned_at(model.smallest_budget()))
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ from torch.nn import functional
 VOCABULARY = 512
 CLASSES = 10
 WIDTH = 64
-LAYERS = 4
-TOKENS = (4, 64)
+LAYERS = 2
+TOKENS = (8, 64)
 """Samples and tokens of a batch of text."""
 
 Arguments = dict[str, Any]
@@ -138,7 +138,7 @@ def hf_vit() -> Built:
         num_attention_heads=4, intermediate_size=2 * WIDTH, image_size=32, patch_size=8,
         num_labels=CLASSES,
     )  # fmt: skip
-    return model, {"pixel_values": pixels(8, 32), "labels": classes(8)}
+    return model, {"pixel_values": pixels(32, 32), "labels": classes(32)}
 
 
 def segformer() -> Built:
@@ -165,9 +165,9 @@ def clip() -> Built:
         vision_config={**tower, "image_size": 32, "patch_size": 8},
         projection_dim=32,
     )  # fmt: skip
-    tokens = torch.randint(3, VOCABULARY, (4, 16))
+    tokens = torch.randint(3, VOCABULARY, (24, 16))
     tokens[:, -1] = 2
-    return model, {"input_ids": tokens, "pixel_values": pixels(4, 32), "return_loss": True}
+    return model, {"input_ids": tokens, "pixel_values": pixels(24, 32), "return_loss": True}
 
 
 def whisper() -> Built:
@@ -329,21 +329,22 @@ ZOO: dict[str, Build] = {
     "wav2vec2": wav2vec2,
     "mamba": mamba,
     "segformer": segformer,
-    "timm-convnext": timm_model("convnext_atto", drop_path_rate=0.1),
+    "timm-convnext": timm_model("convnext_atto", count=16, drop_path_rate=0.1),
     "timm-swin": timm_model(
-        "swin_tiny_patch4_window7_224", img_size=56, size=56, embed_dim=24, depths=(1, 1, 2, 1),
+        "swin_tiny_patch4_window7_224", img_size=56, size=56, count=16, embed_dim=24,
+        depths=(1, 1, 2, 1),
     ),
     "timm-efficientnet": timm_model("efficientnet_b0", drop_rate=0.2, drop_path_rate=0.1),
-    "timm-maxvit": timm_model("maxvit_rmlp_pico_rw_256", img_size=64),
-    "timm-mobilenetv4": timm_model("mobilenetv4_conv_small"),
+    "timm-maxvit": timm_model("maxvit_rmlp_pico_rw_256", count=8, img_size=64),
+    "timm-mobilenetv4": timm_model("mobilenetv4_conv_small", count=24),
     "timm-vit-drop-path": timm_model(
-        "vit_tiny_patch16_224", img_size=64, drop_path_rate=0.2, depth=4
+        "vit_tiny_patch16_224", count=32, img_size=64, drop_path_rate=0.2, depth=3
     ),
-    "resnet18": vision("resnet18"),
-    "resnet50": vision("resnet50"),
-    "densenet121": vision("densenet121"),
-    "mobilenet-v3": vision("mobilenet_v3_small"),
-    "regnet": vision("regnet_y_400mf"),
+    "resnet18": vision("resnet18", count=16),
+    "resnet50": vision("resnet50", count=16),
+    "densenet121": vision("densenet121", count=8),
+    "mobilenet-v3": vision("mobilenet_v3_small", count=32),
+    "regnet": vision("regnet_y_400mf", count=24),
     "deeplabv3": deeplab,
     "faster-rcnn": faster_rcnn,
     "unet2d-condition": diffusion(

@@ -3,8 +3,11 @@ interpolation, layers used twice, losses, autocast.
 """
 
 import contextlib
+import contextvars
 import copy
+import operator
 import os
+import threading
 import unittest
 from collections.abc import Callable
 from unittest import mock
@@ -14,7 +17,7 @@ from torch import nn
 from torch.nn import functional
 
 import rekindle
-from rekindle.torch import capture
+from rekindle.torch import capture, eager_route
 from rekindle.torch.module import session_of
 
 BATCH = (64, 32)
@@ -205,7 +208,88 @@ class Experts(nn.Module):
         return x.square().mean()
 
 
+COLLECTED: contextvars.ContextVar[dict[str, torch.Tensor] | None] = contextvars.ContextVar(
+    "collected", default=None
+)
+LOCK = threading.Lock()
+
+
+class Collecting(nn.Module):
+    """Hands a value on in a context variable, as libraries do that record outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(32, 32)
+
+    def inner(self, x: torch.Tensor) -> None:
+        COLLECTED.get()["value"] = self.layer(x)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: dict[str, torch.Tensor] = {}
+        with LOCK:
+            token = COLLECTED.set(found)
+        try:
+            self.inner(x)
+        finally:
+            COLLECTED.reset(token)
+        return found["value"].square().mean()
+
+
+class Drawing(nn.Module):
+    """Draws numbers that nobody reads, and drops a layer with a probability."""
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self.layer, self.probability = nn.Linear(32, 32), probability
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            torch.rand(5)
+            if torch.rand([]) < self.probability:
+                continue
+            x = functional.dropout(torch.tanh(self.layer(x)), 0.5)
+        return x.square().mean()
+
+
 class Routes(Case):
+    def test_a_layer_that_is_never_dropped_ends_no_graph(self) -> None:
+        torch.manual_seed(0)
+        planned = self.assert_alike(Drawing(0.0), torch.randn(BATCH))
+        (step,) = session_of(planned).planned
+        draws = [node for node in step.graph.nodes if node.op == "aten.rand.default"]
+        self.assertEqual(len(draws), 6, "eager's generator moves on with every draw")
+
+    def test_what_is_drawn_is_compared_with_a_number(self) -> None:
+        graph = torch.fx.Graph()
+        drawn = graph.call_function(torch.rand, ([],))
+        for compare, number, answer in (
+            (operator.lt, 0.0, False),
+            (operator.lt, 1.0, True),
+            (operator.lt, 0.5, None),
+            (operator.le, 0.0, None),
+            (operator.ge, 0.0, True),
+            (operator.gt, 1, False),
+            (operator.gt, 0, None),
+        ):
+            with self.subTest(compare=compare.__name__, number=number):
+                node = graph.call_function(compare, (drawn, number))
+                self.assertIs(eager_route.whatever_is_drawn(node), answer)
+        self.assertIsNone(eager_route.whatever_is_drawn(drawn))
+
+    def test_locks_and_context_variables_end_no_graph(self) -> None:
+        torch.manual_seed(0)
+        planned = self.assert_alike(Collecting(), torch.randn(BATCH))
+        self.assertEqual(len(session_of(planned).planned), 1)
+        self.assertIsNone(COLLECTED.get())
+        self.assertFalse(LOCK.locked())
+
+    def test_a_mistake_of_ours_is_not_taken_for_the_models(self) -> None:
+        planned = rekindle.compile(Drawing(0.0), 1.0, profile="roofline", effort=1)
+        mistake = mock.Mock(side_effect=TypeError("a mistake"))
+        with mock.patch.object(eager_route, "whatever_is_drawn", mistake):
+            with self.assertRaisesRegex(rekindle.RekindleError, "Rekindle's own .*a mistake"):
+                planned(torch.randn(BATCH))
+
     def test_experts_are_chosen_once(self) -> None:
         torch.manual_seed(0)
         planned = self.assert_alike(Experts(), torch.randn(BATCH), 0.8)

@@ -15,8 +15,8 @@ use anyhow::{Context, Result, bail};
 use crate::archive::{Archive, check_names, is_wanted, mebibytes, median};
 use crate::repo::Repo;
 use crate::{
-    bench_analysis, bench_compare, bench_limit, bench_plan, bench_profile, bench_torch,
-    bench_transfers, bench_zoo, python,
+    bench_analysis, bench_compare, bench_exact, bench_limit, bench_plan, bench_profile,
+    bench_torch, bench_transfers, bench_zoo, python,
 };
 
 /// Its name, the model, its sizes as `engine_peer` takes them (`python/bench/serve_torch.py` knows
@@ -38,8 +38,9 @@ const ROUNDS: usize = 4;
 /// A benchmark, which gets the names of cases.
 type Bench = (&'static str, fn(&Repo, &[String]) -> Result<()>);
 
-const BENCHES: [Bench; 9] = [
+const BENCHES: [Bench; 10] = [
     ("plan", bench_plan::run),
+    ("exact", bench_exact::run),
     ("engine", engine),
     ("profile", bench_profile::run),
     ("compare", bench_compare::run),

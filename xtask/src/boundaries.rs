@@ -14,11 +14,12 @@ use crate::rust_source::{code_only, is_word};
 
 /// Every crate of the workspace in the order of the data, and those of the workspace that it may
 /// reach, directly or not.
-const REACHES: [(&str, &[&str]); 16] = [
+const REACHES: [(&str, &[&str]); 17] = [
     ("rekindle-graph", &[]),
     ("rekindle-analysis", &["graph"]),
     ("rekindle-program", &["graph"]),
     ("rekindle-models", &["graph", "program"]),
+    ("rekindle-onnx", &["graph", "models", "program"]),
     ("rekindle-engine", &["graph", "program"]),
     ("rekindle-profile", &["analysis", "engine", "graph", "program"]),
     ("rekindle-plan", &["analysis", "graph", "verify"]),
@@ -32,15 +33,18 @@ const REACHES: [(&str, &[&str]); 16] = [
     ("rekindle-soak", &["analysis", "graph", "plan", "rewrite", "verify"]),
     ("xtask", &[]),
 ];
-const STAGES: [&str; 9] =
-    ["analysis", "engine", "graph", "models", "plan", "profile", "program", "rewrite", "verify"];
-const WITH_REPORT: [&str; 12] = [
+const STAGES: [&str; 10] = [
+    "analysis", "engine", "graph", "models", "onnx", "plan", "profile", "program", "rewrite",
+    "verify",
+];
+const WITH_REPORT: [&str; 13] = [
     "rekindle",
     "allocator",
     "analysis",
     "engine",
     "graph",
     "models",
+    "onnx",
     "plan",
     "profile",
     "program",

@@ -7,6 +7,7 @@ mod archive;
 mod bench;
 mod bench_analysis;
 mod bench_compare;
+mod bench_exact;
 mod bench_limit;
 mod bench_plan;
 mod bench_profile;

@@ -138,6 +138,28 @@ pub(crate) fn engine_peer(repo: &Repo, profile: &str) -> Result<PathBuf> {
     Ok(repo.target().join(folder).join("examples/engine_peer"))
 }
 
+/// Installs what the file `requirements` lists into `folder`, once for each list; gives the folder
+/// that Python must know of.
+pub(crate) fn libraries(
+    repo: &Repo,
+    interpreter: &Path,
+    requirements: &str,
+    folder: &str,
+) -> Result<PathBuf> {
+    let (folder, wanted) = (repo.path(folder), repo.read(requirements)?);
+    let stamp = folder.join("requirements.stamp");
+    if std::fs::read_to_string(&stamp).unwrap_or_default() != wanted {
+        let install = "-m pip install --quiet --disable-pip-version-check --no-input --no-deps \
+            --upgrade --target";
+        let mut command = repo.command(interpreter);
+        command.args(install.split_whitespace()).arg(&folder);
+        show(command.args(["--requirement", requirements]))
+            .with_context(|| format!("cannot install what {requirements} lists"))?;
+        std::fs::write(&stamp, wanted)?;
+    }
+    Ok(folder)
+}
+
 /// A Python that has the requirements; installs them first if need be.
 pub(crate) fn interpreter(repo: &Repo) -> Result<PathBuf> {
     if let Some(given) = std::env::var_os("REKINDLE_PYTHON") {

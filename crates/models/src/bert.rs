@@ -75,6 +75,7 @@ pub(crate) fn forward(
             (labels, InputKind::MaskedLabels { vocab }),
         ],
         loss,
+        logits: Some(logits),
         tied: vec![
             ("cls.predictions.decoder.weight".into(), words),
             ("cls.predictions.decoder.bias".into(), bias),

@@ -74,6 +74,10 @@ impl Batch {
                 let samples = shape.first().copied().unwrap_or(1) as u64;
                 Values::F32(self.features(samples, len / samples, classes))
             }
+            InputKind::Targets => {
+                let samples = shape.first().copied().unwrap_or(1) as u64;
+                Values::F32(self.features(samples, len / samples, 1))
+            }
             InputKind::Classes { classes } => ids(&|i| self.class(i, classes) as i64),
             InputKind::Tokens { vocab } => ids(&|i| token(self.token, i, vocab)),
             InputKind::MaskedTokens { vocab } => ids(&|i| self.masked_token(i, vocab)),

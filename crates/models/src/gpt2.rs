@@ -65,6 +65,7 @@ pub(crate) fn forward(
             (labels, InputKind::NextLabels { vocab }),
         ],
         loss,
+        logits: Some(logits),
         tied: vec![("lm_head.weight".into(), words)],
     })
 }

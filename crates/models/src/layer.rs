@@ -81,7 +81,8 @@ pub(crate) fn conv(
     let init = Init::Normal { std: (2.0 / fan_out as f32).sqrt() };
     let shape = [kernel, kernel, channels, out];
     let weight = b.parameter(&format!("{name}.weight"), &shape, init)?;
-    let options = ConvOptions { stride: [stride; 2], padding: [padding; 2], groups: 1 };
+    let options =
+        ConvOptions { stride: [stride; 2], padding: [padding; 2], ..ConvOptions::default() };
     b.conv(name, x, &weight, None, options)
 }
 

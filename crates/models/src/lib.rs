@@ -40,6 +40,6 @@ pub mod weights;
 
 pub use bert::BertConfig;
 pub use error::ModelError;
-pub use model::{Input, InputKind, Model, ModelOptions};
+pub use model::{Forward, Input, InputKind, Model, ModelOptions};
 pub use registry::{build, build_bert, names};
 pub use values::Values;

@@ -27,6 +27,7 @@ pub(crate) fn forward(b: &mut Builder, options: &ModelOptions) -> Result<Forward
             (labels, InputKind::Classes { classes }),
         ],
         loss,
+        logits: Some(logits),
         tied: vec![],
     })
 }

@@ -32,6 +32,8 @@ pub enum InputKind {
         /// How many classes the samples belong to.
         classes: usize,
     },
+    /// Numbers that are to be predicted.
+    Targets,
     /// The class of each sample.
     Classes {
         /// How many classes there are.
@@ -77,6 +79,8 @@ pub struct Model {
     pub inputs: Vec<Input>,
     /// The loss, a single number.
     pub loss: StorageId,
+    /// What predictions are read from, such as scores of classes: one row for each label.
+    pub logits: Option<StorageId>,
     /// Each trained parameter with its gradient, by parameter.
     pub gradients: Vec<(StorageId, StorageId)>,
     /// Second names of parameters that are used twice, as weight files may carry them.
@@ -91,16 +95,27 @@ impl Model {
     }
 }
 
-/// The forward pass of a model: what its file gives to [`Forward::train`].
-pub(crate) struct Forward {
-    pub(crate) inputs: Vec<(Var, InputKind)>,
-    pub(crate) loss: Var,
-    pub(crate) tied: Vec<(String, Var)>,
+/// The forward pass of a model, written with a builder: what becomes a [`Model`].
+///
+/// The models of this crate and imported ones all end here; so can one's own.
+#[derive(Clone, Debug)]
+pub struct Forward {
+    /// What must be written before each step, and what it holds.
+    pub inputs: Vec<(Var, InputKind)>,
+    /// A single number.
+    pub loss: Var,
+    /// What predictions are read from, such as scores of classes: one row for each label.
+    pub logits: Option<Var>,
+    /// Second names of parameters that are used twice.
+    pub tied: Vec<(String, Var)>,
 }
 
 impl Forward {
-    /// The whole step: forward, backward, and updates if there is an optimizer.
-    pub(crate) fn train(
+    /// The whole training step: forward, backward, and updates if there is an optimizer.
+    ///
+    /// # Errors
+    /// If the loss is not a single number that depends on a parameter of `builder`.
+    pub fn train(
         self,
         mut builder: Builder,
         optimizer: Option<Optimizer>,
@@ -113,15 +128,30 @@ impl Forward {
         if optimizer.is_none() {
             program.outputs.extend(gradients.pairs().iter().map(|&(_, g)| g));
         }
-        let inputs =
-            self.inputs.iter().map(|(var, kind)| Input { tensor: var.tensor(), kind: *kind });
+        Ok(self.model(program, gradients.pairs().to_vec()))
+    }
+
+    /// The forward pass alone, whose outputs are the loss and the logits.
+    ///
+    /// # Errors
+    /// If the handles are not `builder`'s.
+    pub fn evaluate(self, builder: Builder) -> Result<Model, ProgramError> {
+        let outputs: Vec<&Var> = [&self.loss].into_iter().chain(&self.logits).collect();
+        let program = builder.finish(&outputs)?;
+        Ok(self.model(program, Vec::new()))
+    }
+
+    fn model(self, program: Program, gradients: Vec<(StorageId, StorageId)>) -> Model {
+        let inputs = self.inputs.iter();
+        let inputs = inputs.map(|(var, kind)| Input { tensor: var.tensor(), kind: *kind });
         let tied = self.tied.into_iter().map(|(name, var)| (name, var.tensor()));
-        Ok(Model {
+        Model {
             program,
             inputs: inputs.collect(),
             loss: self.loss.tensor(),
-            gradients: gradients.pairs().to_vec(),
+            logits: self.logits.map(|logits| logits.tensor()),
+            gradients,
             tied: tied.collect(),
-        })
+        }
     }
 }

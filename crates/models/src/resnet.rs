@@ -66,6 +66,7 @@ pub(crate) fn forward(
             (labels, InputKind::Classes { classes }),
         ],
         loss,
+        logits: Some(logits),
         tied: vec![],
     })
 }
@@ -74,7 +75,7 @@ fn stem(b: &mut Builder, images: &Var) -> Result<Var, ProgramError> {
     let window = Square { kernel: 7, stride: 2, padding: 3 };
     let x = conv(b, "conv1", images, STEM_CHANNELS, window)?;
     let x = batch_norm(b, "bn1", &x, Then::Relu)?;
-    let pool = PoolOptions { kernel: [3, 3], stride: [2, 2], padding: [1, 1] };
+    let pool = PoolOptions { kernel: [3, 3], stride: [2, 2], padding: [1, 1], extra: [0; 2] };
     b.max_pool("maxpool", &x, pool)
 }
 
@@ -120,7 +121,8 @@ fn global_average(b: &mut Builder, x: &Var) -> Result<Var, ProgramError> {
     let &[batch, height, width, channels] = x.shape() else {
         unreachable!("a convolution gives an image")
     };
-    let whole = PoolOptions { kernel: [height, width], stride: [1, 1], padding: [0, 0] };
+    let whole =
+        PoolOptions { kernel: [height, width], stride: [1, 1], padding: [0, 0], extra: [0; 2] };
     let mean = b.avg_pool("avgpool", x, whole)?;
     b.reshape(&mean, &[batch, channels])
 }

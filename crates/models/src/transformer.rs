@@ -54,6 +54,7 @@ pub(crate) fn forward(
             (labels, InputKind::NextLabels { vocab }),
         ],
         loss,
+        logits: Some(logits),
         tied: vec![],
     })
 }

@@ -19,6 +19,7 @@ mod draft;
 mod error;
 mod floor;
 mod frontier;
+mod moment;
 mod moments;
 mod moving;
 pub mod mutwo;

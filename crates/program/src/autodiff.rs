@@ -17,7 +17,7 @@
 
 use rekindle_graph::{Phase, Role, StorageId};
 
-use crate::op::{Add, Op};
+use crate::op::{Add, Op, Operand};
 use crate::{Builder, DType, Init, Node, ProgramError, Tensor, Var};
 
 /// The gradients of parameters.
@@ -180,6 +180,23 @@ impl Rule<'_> {
         let writes = writes.collect();
         let op = op.into();
         self.builder.emit(name, op, Phase::Backward, reads, writes)
+    }
+
+    /// Appends a node with one result, of whatever shape, for another node to read.
+    pub(crate) fn emit_flat(
+        &mut self,
+        suffix: &str,
+        op: impl Into<Op>,
+        reads: Vec<StorageId>,
+    ) -> Result<StorageId, ProgramError> {
+        let op = op.into();
+        let name = format!("{}.{suffix}", self.node.name);
+        let writes = op.shapes().writes;
+        let [Operand::F32(len)] = writes[..] else {
+            unreachable!("`{name}` has one result of floats");
+        };
+        let writes = vec![(vec![len], DType::F32)];
+        Ok(self.builder.emit(name, op, Phase::Backward, reads, writes)?[0])
     }
 
     /// Appends a node and gives its one result to operand `k`.

@@ -172,6 +172,28 @@ impl Builder {
         self.source(name, shape, DType::I64, Role::Constant, Init::Ids(ids))
     }
 
+    /// A table of numbers that never changes, such as a mask.
+    ///
+    /// # Errors
+    /// As [`Builder::input`]; also if there is not a number for each element.
+    pub fn constant(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+        values: Vec<f32>,
+    ) -> Result<Var, ProgramError> {
+        let name = self.scoped(name);
+        if elements(shape) != Some(values.len()) {
+            return Err(ProgramError::Shape {
+                node: name,
+                operand: "values",
+                expected: format!("{shape:?}"),
+                found: vec![values.len()],
+            });
+        }
+        self.source(name, shape, DType::F32, Role::Constant, Init::Table(values.into()))
+    }
+
     /// The position of each element in its row: 0, 1, 2 and so on along the last axis.
     ///
     /// # Errors
@@ -192,6 +214,11 @@ impl Builder {
         init: Init,
     ) -> Result<Var, ProgramError> {
         self.source(self.scoped(name), shape, DType::F32, Role::Tangent, init)
+    }
+
+    /// What the elements of a tensor are; nothing for a handle of another builder.
+    pub fn dtype(&self, var: &Var) -> Option<DType> {
+        self.tensors.get(var.tensor.index()).map(|tensor| tensor.dtype)
     }
 
     /// The same tensor in another shape. No node, no copy.

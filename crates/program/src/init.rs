@@ -3,6 +3,8 @@
 //! Element `i` of tensor `t` depends on (seed, t, i) alone: the same values come out on any number
 //! of threads, and one tensor's values do not depend on which others are filled.
 
+use std::sync::Arc;
+
 use crate::random::Stream;
 
 /// What a source holds before the first step.
@@ -26,6 +28,8 @@ pub enum Init {
     Ids(Vec<i64>),
     /// 0, 1, 2 and so on up to this many, again and again.
     Count(usize),
+    /// These numbers.
+    Table(Arc<[f32]>),
 }
 
 impl Init {
@@ -60,6 +64,7 @@ impl Init {
                     *value = (index % count) as f32;
                 }
             }
+            Init::Table(table) => out.copy_from_slice(&table[first..first + out.len()]),
         }
     }
 
@@ -78,6 +83,11 @@ impl Init {
                 }
             }
             Init::Ones => out.fill(1),
+            Init::Table(table) => {
+                for (value, &number) in out.iter_mut().zip(&table[first..]) {
+                    *value = number as i64;
+                }
+            }
             Init::Zeros | Init::Uniform { .. } | Init::Normal { .. } => out.fill(0),
         }
     }

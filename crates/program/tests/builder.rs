@@ -45,10 +45,11 @@ fn convolutions_and_poolings_infer_their_output() {
     let mut b = Builder::new("images");
     let x = input(&mut b, "x", &[2, 9, 7, 4]);
     let w = b.parameter("w", &[3, 3, 2, 6], Init::Zeros).unwrap();
-    let options = ConvOptions { stride: [2, 1], padding: [1, 0], groups: 2 };
+    let options =
+        ConvOptions { stride: [2, 1], padding: [1, 0], groups: 2, ..ConvOptions::default() };
     let y = b.conv("conv", &x, &w, None, options).unwrap();
     assert_eq!(y.shape(), [2, 5, 5, 6]);
-    let pool = PoolOptions { kernel: [3, 2], stride: [2, 2], padding: [1, 0] };
+    let pool = PoolOptions { kernel: [3, 2], stride: [2, 2], padding: [1, 0], extra: [0; 2] };
     assert_eq!(b.max_pool("max", &y, pool).unwrap().shape(), [2, 3, 2, 6]);
     assert_eq!(b.avg_pool("avg", &y, pool).unwrap().shape(), [2, 3, 2, 6]);
 }
@@ -82,10 +83,10 @@ fn convolutions_refuse_what_does_not_fit() {
 fn a_pooling_of_padding_alone_is_refused() {
     let mut b = Builder::new("pool");
     let x = input(&mut b, "x", &[1, 4, 4, 3]);
-    let options = PoolOptions { kernel: [2, 2], stride: [1, 1], padding: [2, 0] };
+    let options = PoolOptions { kernel: [2, 2], stride: [1, 1], padding: [2, 0], extra: [0; 2] };
     check(b.max_pool("p", &x, options), &["padding is [2, 0]", "half the kernel"]);
     let y = input(&mut b, "y", &[1, 20, 20, 3]);
-    let options = PoolOptions { kernel: [17, 16], stride: [1, 1], padding: [0, 0] };
+    let options = PoolOptions { kernel: [17, 16], stride: [1, 1], padding: [0, 0], extra: [0; 2] };
     check(b.max_pool("p", &y, options), &["at most 256 positions", "[17, 16]"]);
 }
 

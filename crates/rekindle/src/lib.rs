@@ -40,13 +40,14 @@
 //! There is no fallback: the graph that runs is the one that was verified, or there is an error.
 //!
 //! Each stage is a crate of its own, named here by its stage: [`graph`], [`analysis`], [`program`],
-//! [`models`], [`engine`], [`mod@profile`], [`plan`], [`rewrite`], [`verify`]. The crate's examples
-//! show them one by one: `profile`, `plan`, `rewrite` and `train`.
+//! [`models`], [`onnx`], [`engine`], [`mod@profile`], [`plan`], [`rewrite`], [`verify`]. The
+//! crate's examples show them one by one: `profile`, `plan`, `rewrite` and `train`.
 
 pub use rekindle_analysis as analysis;
 pub use rekindle_engine as engine;
 pub use rekindle_graph as graph;
 pub use rekindle_models as models;
+pub use rekindle_onnx as onnx;
 pub use rekindle_plan as plan;
 pub use rekindle_profile as profile;
 pub use rekindle_program as program;

@@ -103,6 +103,7 @@ fn random_model(seed: u64) -> Result<Model, ProgramError> {
     let classes = CLASSES;
     Ok(Model {
         loss: loss.tensor(),
+        logits: Some(logits.tensor()),
         gradients: gradients.pairs().to_vec(),
         program: b.finish(&[&loss])?,
         inputs: vec![
@@ -125,7 +126,7 @@ fn linear(b: &mut Builder, name: &str, x: &Var, out: usize) -> Result<Var, Progr
 fn conv(b: &mut Builder, name: &str, x: &Var, channels: usize) -> Result<Var, ProgramError> {
     let shape = [3, 3, channels, channels];
     let weight = b.parameter(&format!("{name}.weight"), &shape, Init::Normal { std: 0.1 })?;
-    let options = ConvOptions { stride: [1; 2], padding: [1; 2], groups: 1 };
+    let options = ConvOptions { padding: [1; 2], ..ConvOptions::default() };
     b.conv(name, x, &weight, None, options)
 }
 

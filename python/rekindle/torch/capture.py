@@ -84,7 +84,7 @@ def _run_whole(
     while True:
         reset_dynamo()
         try:
-            with route.taken():
+            with route.taken(is_whole=True):
                 torch.compile(model, backend=backend, dynamic=False, fullgraph=True)(
                     *args, **kwargs
                 )

@@ -9,11 +9,13 @@ depends on the values of a tensor, so they ask in order not to branch. Inside a 
   avoids what Dynamo cannot follow, and rarely computes something else;
 * a branch on a tensor that follows from at most one input of the call is decided with the values of
   this call. Where there is an input, a guard decides it anew in each call: another answer is
-  another graph, with a plan of its own;
-* what is only said (a logger's messages, warnings) is left out of the capture.
+  another graph, with a plan of its own. A branch on a random number that goes one way whatever is
+  drawn (a layer that is dropped with probability zero) goes that way;
+* what is only said (a logger's messages, warnings) is left out of the capture, and locks and
+  context variables do not end a graph (`python_context`).
 
-Limits: a branch on two inputs, on random numbers, or on what needs a gradient ends the graph, as it
-does without this file.
+Limits: a branch on two inputs, on random numbers that do decide, or on what needs a gradient ends
+the graph, as it does without this file.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -38,6 +40,7 @@ from rekindle.torch.interfaces import (
     without_fakes,
     without_modes,
 )
+from rekindle.torch.python_context import followed
 from rekindle.torch.randomness import GeneratorStates
 
 MOST_CHANGES = 32
@@ -58,10 +61,11 @@ class Route:
         """The answer that was changed last, and because of which end."""
 
     @contextmanager
-    def taken(self) -> Iterator[None]:
-        """What is captured in this scope goes this way."""
+    def taken(self, *, is_whole: bool) -> Iterator[None]:
+        """What is captured in this scope goes this way. Whether it is to be one graph."""
         self._asked = []
         with (
+            followed() if is_whole else nullcontext(),
             answer_to_libraries(self._answer),
             decide_branches(_decide),
             dynamo_config.patch(ignore_logging_functions=_said_only()),
@@ -109,6 +113,9 @@ def _decide(translator: Any, value: Any) -> Any:
     node = branch_value(value)
     if node is None:
         return value
+    certain = whatever_is_drawn(node)
+    if certain is not None:
+        return constant_in_dynamo(translator, certain)
     inputs = _inputs_of(node)
     if inputs is None or len(inputs) > 1:
         return value
@@ -122,6 +129,28 @@ def _decide(translator: Any, value: Any) -> Any:
     for source in known:
         source.guard(lambda tensor: _compute(condition, [tensor]) is answer)
     return constant_in_dynamo(translator, answer)
+
+
+COMPARED: dict[str, Callable[[float], bool | None]] = {
+    "lt": lambda number: True if number >= 1.0 else False if number <= 0.0 else None,
+    "ge": lambda number: False if number >= 1.0 else True if number <= 0.0 else None,
+    "le": lambda number: True if number >= 1.0 else False if number < 0.0 else None,
+    "gt": lambda number: False if number >= 1.0 else True if number < 0.0 else None,
+}
+"""Whether a number that is drawn from zero to below one is less than another, and so on; None where
+that depends on the draw.
+"""
+
+
+def whatever_is_drawn(node: fx.Node) -> bool | None:
+    """The answer of a comparison of `torch.rand` with a number, if every draw gives the same."""
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    if name not in COMPARED or len(node.args) != 2:
+        return None
+    drawn, number = node.args
+    if not isinstance(drawn, fx.Node) or drawn.target is not torch.rand:
+        return None
+    return COMPARED[name](number) if isinstance(number, (int, float)) else None
 
 
 def _inputs_of(node: fx.Node) -> list[fx.Node] | None:

@@ -27,13 +27,16 @@ Interface = tuple[str, str]
 NEEDED: tuple[Interface, ...] = (
     ("aot_autograd", "torch._dynamo.backends.common"),
     ("BackendCompilerFailed", "torch._dynamo.exc"),
+    ("TorchDynamoException", "torch._dynamo.exc"),
     ("TorchRuntimeError", "torch._dynamo.exc"),
     ("Unsupported", "torch._dynamo.exc"),
     ("UserError", "torch._dynamo.exc"),
     ("ignore_logging_functions", "torch._dynamo.config"),
     ("_get_handlers", "torch._dynamo.variables.torch.TorchInGraphFunctionVariable"),
     ("InstructionTranslatorBase", "torch._dynamo.symbolic_convert"),
+    ("setup_or_before_with", "torch._dynamo.symbolic_convert.InstructionTranslatorBase"),
     ("install_guard", "torch._dynamo.guards"),
+    ("NullContextVariable", "torch._dynamo.variables.ctx_manager"),
     ("counters", "torch._dynamo.utils"),
     ("reset", "torch._dynamo"),
     ("recompile_limit", "torch._dynamo.config"),
@@ -41,6 +44,7 @@ NEEDED: tuple[Interface, ...] = (
     ("skip_nnmodule_hook_guards", "torch._dynamo.config"),
     ("activation_memory_budget", "torch._functorch.config"),
     ("backward_pass_autocast", "torch._functorch.config"),
+    ("fallback_random", "torch._inductor.config"),
     ("detect_fake_mode", "torch._guards"),
     ("OpOverload", "torch._ops"),
     ("unset_fake_temporarily", "torch._subclasses.fake_tensor"),
@@ -117,15 +121,17 @@ from torch._dynamo import config as dynamo_config  # noqa: E402 (what is lacking
 from torch._dynamo import reset as reset_dynamo  # noqa: E402
 from torch._dynamo.backends.common import aot_autograd  # noqa: E402
 from torch._dynamo.exc import BackendCompilerFailed, TorchRuntimeError  # noqa: E402
-from torch._dynamo.exc import Unsupported, UserError  # noqa: E402
+from torch._dynamo.exc import TorchDynamoException, Unsupported, UserError  # noqa: E402
 from torch._dynamo.utils import counters  # noqa: E402
 from torch._dynamo import symbolic_convert  # noqa: E402
 from torch._dynamo.guards import install_guard  # noqa: E402
 from torch._dynamo.variables import TensorVariable  # noqa: E402
 from torch._dynamo.variables.base import VariableTracker  # noqa: E402
+from torch._dynamo.variables.ctx_manager import NullContextVariable  # noqa: E402
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable  # noqa: E402
 from torch._functorch import config as functorch_config  # noqa: E402
 from torch._guards import detect_fake_mode  # noqa: E402
+from torch._inductor import config as inductor_config  # noqa: E402
 from torch._ops import OpOverload  # noqa: E402
 from torch._subclasses.fake_tensor import unset_fake_temporarily as without_fakes  # noqa: E402
 from torch.fx.graph_module import _get_attr as attribute_of  # noqa: E402
@@ -265,7 +271,8 @@ def eager_dispatch() -> Iterator[None]:
     """While a step is traced in this scope, its operations fall apart as they do in eager.
 
     Tracing has forms of its own for some operations (dropout, interpolation, recurrent layers, …),
-    which round differently. They are put away, so that PyTorch finds eager's.
+    which round differently. They are put away, so that PyTorch finds eager's. And tracing leaves
+    out draws that nobody reads, after which eager's generator stands elsewhere; it keeps them here.
     """
     put_away: list[tuple[Any, Any, Any]] = []
     for operation in _operations():
@@ -274,7 +281,8 @@ def eager_dispatch() -> Iterator[None]:
                 put_away.append((operation, key, operation.py_kernels.pop(key)))
                 operation._dispatch_cache.clear()
     try:
-        yield
+        with inductor_config.patch(fallback_random=True):
+            yield
     finally:
         for operation, key, kernel in put_away:
             operation.py_kernels[key] = kernel
@@ -326,12 +334,33 @@ def _place(translator: Any) -> Place:
     return tuple(found)
 
 
+class CaptureFailed(BaseException):
+    """A mistake in what Rekindle does while Dynamo captures. Dynamo takes any other exception for
+    one of the model's, and ends the graph there.
+    """
+
+
+def _own(part: Callable[..., Any]) -> Callable[..., Any]:
+    """A part of ours that Dynamo calls: what it raises and Dynamo does not know is our mistake."""
+
+    def call(*args: Any) -> Any:
+        try:
+            return part(*args)
+        except TorchDynamoException:
+            raise
+        except Exception as mistake:
+            raise CaptureFailed(f"{part.__qualname__}: {mistake!r}") from mistake
+
+    return call
+
+
 @contextmanager
 def answer_to_libraries(answer_at: Callable[[Place], bool]) -> Iterator[None]:
     """What Dynamo lets code outside of PyTorch know when it asks whether it is compiled, by the
     place where it asks.
     """
     handlers = TorchInGraphFunctionVariable._get_handlers()
+    answered = _own(answer_at)
     known = {question: handlers[question] for question in QUESTIONS if question in handlers}
 
     def answering(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -339,7 +368,7 @@ def answer_to_libraries(answer_at: Callable[[Place], bool]) -> Iterator[None]:
             asker = str(translator.f_globals.get("__name__", ""))
             if asker.partition(".")[0] == OWN:
                 return original(variable, translator, *args, **kwargs)
-            return VariableTracker.build(translator, answer_at(_place(translator)))
+            return VariableTracker.build(translator, answered(_place(translator)))
 
         return answer
 
@@ -355,11 +384,12 @@ def decide_branches(decide: Decide) -> Iterator[None]:
     """Asks `decide` for the value to branch on wherever it is a tensor."""
     tables = [kind.dispatch_table for kind in _kinds(symbolic_convert.InstructionTranslatorBase)]
     before = [{number: table[number] for number in JUMPS} for table in tables]
+    decided = _own(decide)
 
     def deciding(original: Callable[..., Any]) -> Callable[..., Any]:
         def jump(translator: Any, instruction: Any) -> Any:
             if translator.stack and isinstance(translator.stack[-1], TensorVariable):
-                translator.stack[-1] = decide(translator, translator.stack[-1])
+                translator.stack[-1] = decided(translator, translator.stack[-1])
             return original(translator, instruction)
 
         return jump
@@ -373,6 +403,63 @@ def decide_branches(decide: Decide) -> Iterator[None]:
         for table, originals in zip(tables, before, strict=True):
             for number, original in originals.items():
                 table[number] = original
+
+
+@contextmanager
+def entering_contexts(entered: Callable[[Any], Any]) -> Iterator[None]:
+    """Asks `entered` what is entered in place of the context of a `with`, both among Dynamo's
+    variables.
+    """
+    kind: Any = symbolic_convert.InstructionTranslatorBase
+    original, found = kind.setup_or_before_with, _own(entered)
+
+    def enter(translator: Any, instruction: Any) -> Any:
+        translator.stack[-1] = found(translator.stack[-1])
+        return original(translator, instruction)
+
+    kind.setup_or_before_with = enter
+    try:
+        yield
+    finally:
+        kind.setup_or_before_with = original
+
+
+@contextmanager
+def returning_from_call(refuse: Callable[[Any], str | None]) -> Iterator[None]:
+    """Asks `refuse` before the function that is captured returns: what it says ends the graph."""
+    table: Any = symbolic_convert.InstructionTranslator.dispatch_table
+    numbers = [dis.opmap[name] for name in ("RETURN_VALUE", "RETURN_CONST") if name in dis.opmap]
+    before = {number: table[number] for number in numbers}
+    asked = _own(refuse)
+
+    def refusing(original: Callable[..., Any]) -> Callable[..., Any]:
+        def give_back(translator: Any, instruction: Any) -> Any:
+            why = asked(translator)
+            if why is not None:
+                raise Unsupported(why)
+            return original(translator, instruction)
+
+        return give_back
+
+    for number, original in before.items():
+        table[number] = refusing(original)
+    try:
+        yield
+    finally:
+        for number, original in before.items():
+            table[number] = original
+
+
+def nothing_to_enter() -> Any:
+    """A context that does nothing, among Dynamo's variables."""
+    return NullContextVariable()
+
+
+def context_variable_methods() -> dict[str, Any] | None:
+    """What Dynamo does for the methods of a context variable; None where it does not know any."""
+    kind = getattr(_find("torch._dynamo.variables"), "ContextVarVariable", None)
+    found: dict[str, Any] | None = getattr(kind, "tp_methods", None)
+    return found
 
 
 @torch.compiler.substitute_in_graph(
@@ -423,6 +510,6 @@ def guard_value(placeholder: fx.Node) -> GuardedInput | None:
     return GuardedInput(tensor, source)
 
 
-def constant_in_dynamo(translator: Any, value: bool) -> Any:
+def constant_in_dynamo(translator: Any, value: bool | str | None) -> Any:
     """A constant among Dynamo's variables."""
     return VariableTracker.build(translator, value)

@@ -120,6 +120,10 @@ class Report:
     """Lines of the model's Python that ask whether they are compiled, and that the capture has to
     tell so: there the model may compute something else than in eager.
     """
+    ends: list[str] = field(default_factory=list)
+    """Why graphs ended inside a step, if they did."""
+    is_backend: bool = False
+    """Whether it is that of `rekindle.backend`, before which PyTorch has gone the compiled way."""
 
     def __str__(self) -> str:
         if not self.graphs:
@@ -129,6 +133,17 @@ class Report:
             lines.append(
                 "the model is told that it is compiled, and may compute something else than in "
                 "eager (check=True says whether it does): " + ", ".join(self.told_compiled)
+            )
+        if self.ends:
+            lines.append(
+                "a step was several graphs; a gradient that crosses from one to another is laid "
+                "out like its value, which eager's may not be, so that sums over it may round "
+                "differently. They end here: " + "; ".join(self.ends)
+            )
+        if self.is_backend:
+            lines.append(
+                "torch.compile captured this before Rekindle was asked: the model was told that "
+                "it is compiled, and may compute something else than in eager"
             )
         return "\n".join(lines)
 
@@ -152,6 +167,8 @@ def report(model: Any) -> Report:
             for part, graph in graphs
         ],
         sorted({place for session in sessions.values() for place in session.told_compiled}),
+        sorted({why for session in sessions.values() for why in session.ends}),
+        any(session.is_backend for session in sessions.values()),
     )
 
 

@@ -26,6 +26,7 @@ from rekindle.torch.eager_route import Route
 from rekindle.torch.held import gradient_bytes, resident_bytes, storage_bytes
 from rekindle.torch.interfaces import (
     BackendCompilerFailed,
+    CaptureFailed,
     TorchRuntimeError,
     Unsupported,
     UserError,
@@ -66,7 +67,7 @@ class Compiled:
         """Runs the module, on the way through it on which it is one graph if there is one."""
         while True:
             try:
-                with self.route.taken():
+                with self.route.taken(is_whole=self.is_whole):
                     return self.function(*args, **kwargs)
             except (Unsupported, UserError) as end:
                 if not self.is_whole:
@@ -193,6 +194,11 @@ class Runner:
             if isinstance(failure.inner_exception, RekindleError):
                 raise failure.inner_exception from None
             raise
+        except CaptureFailed as failure:
+            raise RekindleError(
+                f"the capture of the step failed in a part of Rekindle's own ({failure}); please "
+                "report this"
+            ) from failure.__cause__
         except TorchRuntimeError as failure:
             raise _wrong_input(failure, args, kwargs) from None
         except RuntimeError as failure:
@@ -208,6 +214,7 @@ class Runner:
         if not call.runs:
             raise self._unplanned()
         if call.breaks and not is_sharded(self.module):
+            self.session.ends.update(why.partition("\n")[0] for why in call.breaks)
             what = (
                 f"the step is {len(call.runs)} graphs: each is planned, but what runs between them"
                 if len(call.runs) > 1

@@ -143,6 +143,8 @@ class Session:
         self.autocast = BackwardAutocast()
         self.told_compiled: set[str] = set()
         """Where the model's Python is told that it is compiled."""
+        self.ends: set[str] = set()
+        """Why graphs end inside a step."""
         self.largest_budget = 0
         """The bytes that the largest step so far may use."""
         self.resident: Callable[[], tuple[int, int]] = lambda: (0, 0)
@@ -169,6 +171,11 @@ class Session:
         self._parts: dict[int, Part] = {}
         self._decided: dict[int, TimedPlan] = {}
         """The plans that count the other graphs of their step."""
+
+    @property
+    def is_backend(self) -> bool:
+        """Whether `torch.compile` captured the steps before anything here was asked."""
+        return self.state is State.BACKEND
 
     @property
     def planned(self) -> list[PlannedGraph]:

@@ -10,11 +10,15 @@ use serde_json::json;
 #[command(after_help = "\
 Examples:
   rekindle models
-  rekindle models --json")]
+  rekindle models --json
+  rekindle models --ops")]
 pub(crate) struct Arguments {
     /// Print the list as JSON
     #[arg(long)]
     json: bool,
+    /// List the operators of ONNX files that can be trained through, instead
+    #[arg(long)]
+    ops: bool,
 }
 
 /// What is told about one model.
@@ -29,6 +33,9 @@ struct Row {
 const BATCHES: [usize; 2] = [1, 2];
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    if arguments.ops {
+        return list_operators(arguments.json);
+    }
     let rows = names().map(row).collect::<anyhow::Result<Vec<Row>>>()?;
     if arguments.json {
         let row = |r: &Row| {
@@ -51,6 +58,15 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             row.activations.to_string(),
             row.input
         );
+    }
+    Ok(())
+}
+
+fn list_operators(json: bool) -> anyhow::Result<()> {
+    let operators = rekindle_onnx::operators();
+    match json {
+        true => println!("{:#}", json!(operators)),
+        false => operators.iter().for_each(|operator| println!("{operator}")),
     }
     Ok(())
 }

@@ -9,7 +9,7 @@
 //! is multiplied by a zero that the stride put there.
 //!
 //! Windows of 3 × 3 and stride 1 over enough pixels and channels go to [`super::conv_winograd`]
-//! instead.
+//! instead, those with a channel to a group to [`super::conv_depthwise`].
 //!
 //! An image of few channels (the first layer) would make for very short segments. There, a segment
 //! is a whole row of the window, which is contiguous in an image that was padded first.
@@ -19,6 +19,7 @@ use std::ops::Range;
 use rekindle_program::op::{Conv, ConvDx, Window};
 
 use super::KernelError;
+use super::conv_depthwise::{depthwise, depthwise_dx, is_depthwise};
 use super::conv_winograd::Winograd;
 use super::gemm::{
     Crew, LeftOperand, OperandLayout, Product, SHARED_PACK, Shape, ZEROS, multiply,
@@ -34,6 +35,7 @@ pub(super) const NARROW: usize = 64;
 /// Whether a convolution reads so few channels that a row of its window should be one segment.
 pub(super) fn is_narrow(dims: &Conv) -> bool {
     dims.groups == 1
+        && dims.window.dilation == [1, 1]
         && dims.window.kernel[1] > 1
         && dims.window.kernel[1] * dims.in_channels <= NARROW
 }
@@ -54,8 +56,8 @@ struct Taps<'a> {
     /// Taps in each direction; a segment is `y · taps[1] + x`.
     taps: Pair,
     scale: Pair,
-    /// Pixels that the left operand moves per tap; -1 for a gradient.
-    step: isize,
+    /// Pixels that the left operand moves per tap; negative for a gradient.
+    step: [isize; 2],
     /// Added to the position.
     shift: [isize; 2],
     /// Where the weights of a segment start.
@@ -94,7 +96,7 @@ unsafe impl OperandLayout for Taps<'_> {
     ) {
         let tap = [segment / self.taps[1], segment % self.taps[1]];
         let offset: [isize; 2] =
-            std::array::from_fn(|axis| self.shift[axis] + self.step * tap[axis] as isize);
+            std::array::from_fn(|axis| self.shift[axis] + self.step[axis] * tap[axis] as isize);
         let position = |pixel: Pair, axis: usize| {
             // A negative position wraps around and is outside, too.
             (pixel[axis] * self.scale[axis]).wrapping_add_signed(offset[axis])
@@ -152,7 +154,8 @@ fn conv_shape(dims: &Conv) -> Shape {
 
 /// Height and width of a padded image.
 fn padded(window: &Window) -> Pair {
-    [window.height + 2 * window.padding[0], window.width + 2 * window.padding[1]]
+    let Window { height, width, padding, extra, .. } = window;
+    [height + 2 * padding[0] + extra[0], width + 2 * padding[1] + extra[1]]
 }
 
 /// Floats of one padded image, if it is to be padded.
@@ -167,6 +170,9 @@ impl Kernel for Conv {
     fn scratch(&self, threads: usize) -> usize {
         if let Some(winograd) = Winograd::forward(self) {
             return winograd.scratch(threads);
+        }
+        if is_depthwise(self) {
+            return 0;
         }
         // The padded image is rounded up, so that what follows it is aligned to a cache line.
         padded_len(self).next_multiple_of(16)
@@ -185,6 +191,9 @@ impl Kernel for ConvDx {
     fn scratch(&self, threads: usize) -> usize {
         if let Some(winograd) = Winograd::gradient(&self.0) {
             return winograd.scratch(threads);
+        }
+        if is_depthwise(&self.0) {
+            return 0;
         }
         let classes = classes(&self.0.window);
         let shapes = classes.map(|class| dx_shape(&self.0, &class));
@@ -214,6 +223,9 @@ pub(super) fn conv(
 ) {
     if let Some(winograd) = Winograd::forward(dims) {
         return winograd.run(simd, x, w, bias, y, scratch, threads);
+    }
+    if is_depthwise(dims) {
+        return depthwise(dims, x, w, bias, y, threads);
     }
     let window = &dims.window;
     let (ci, co) = group_channels(dims);
@@ -246,7 +258,7 @@ pub(super) fn conv(
                 grid,
                 taps: [window.kernel[0], 1],
                 scale: window.stride,
-                step: 1,
+                step: [1, 1],
                 shift: [0, 0],
                 right: &|tap| tap[0] * window.kernel[1] * ci * co,
                 result: &|_, pixel| ((n * grid[0] + pixel[0]) * grid[1] + pixel[1]) * co,
@@ -264,7 +276,7 @@ pub(super) fn conv(
             grid,
             taps: window.kernel,
             scale: window.stride,
-            step: 1,
+            step: window.dilation.map(|dilation| dilation as isize),
             shift: window.padding.map(|padding| -(padding as isize)),
             right: &|tap| {
                 (tap[0] * window.kernel[1] + tap[1]) * ci * dims.out_channels + group * co
@@ -302,11 +314,14 @@ struct Class {
     /// The first pixel, and how many there are.
     first: usize,
     count: usize,
-    /// The taps that meet them: `phase`, `phase + stride`, …
-    phase: usize,
+    /// The taps that meet them: the first, how far the next one is, and how many.
+    first_tap: usize,
+    tap_step: usize,
     taps: usize,
-    /// The pixel of `dy` that the first pixel meets at the first tap.
+    /// The pixel of `dy` that the first pixel meets at the first tap, and how far the next tap's
+    /// is.
     shift: isize,
+    step: isize,
 }
 
 impl Class {
@@ -314,12 +329,21 @@ impl Class {
         let (stride, padding) = (window.stride[axis], window.padding[axis]);
         let size = [window.height, window.width][axis];
         let first = (phase + stride * padding - padding) % stride;
+        // Tap `t` lies `t · dilation` from the window's first; those that meet the class lie at
+        // its phase modulo the stride, if any does.
+        let (kernel, dilation) = (window.kernel[axis], window.dilation[axis]);
+        let meets = |tap: &usize| tap * dilation % stride == phase;
+        let first_tap = (0..kernel).find(meets).unwrap_or(kernel);
+        let tap_step = (1..=stride).find(|step| step * dilation % stride == 0).unwrap_or(stride);
+        let shift = (first + padding) as isize - (first_tap * dilation) as isize;
         Class {
             first,
             count: size.saturating_sub(first).div_ceil(stride),
-            phase,
-            taps: window.kernel[axis].saturating_sub(phase).div_ceil(stride),
-            shift: ((first + padding) as isize - phase as isize) / stride as isize,
+            first_tap,
+            tap_step,
+            taps: (kernel - first_tap).div_ceil(tap_step),
+            shift: shift / stride as isize,
+            step: -((tap_step * dilation / stride) as isize),
         }
     }
 }
@@ -352,6 +376,9 @@ pub(super) fn conv_dx(
     if let Some(winograd) = Winograd::gradient(dims) {
         return winograd.run(simd, dy, w, None, dx, scratch, threads);
     }
+    if is_depthwise(dims) {
+        return depthwise_dx(dims, dy, w, dx, threads);
+    }
     let window = &dims.window;
     let (ci, co) = group_channels(dims);
     let dx = SharedMut::new(dx);
@@ -366,11 +393,11 @@ pub(super) fn conv_dx(
                 grid: [vertical.count, horizontal.count],
                 taps: [vertical.taps, horizontal.taps],
                 scale: [1, 1],
-                step: -1,
+                step: [vertical.step, horizontal.step],
                 shift: [vertical.shift, horizontal.shift],
                 right: &|tap| {
-                    let y = vertical.phase + tap[0] * window.stride[0];
-                    let x = horizontal.phase + tap[1] * window.stride[1];
+                    let y = vertical.first_tap + tap[0] * vertical.tap_step;
+                    let x = horizontal.first_tap + tap[1] * horizontal.tap_step;
                     (y * window.kernel[1] + x) * ci * dims.out_channels + group * co
                 },
                 result: &|n, pixel| {

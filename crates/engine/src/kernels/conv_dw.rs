@@ -18,6 +18,7 @@ use rekindle_program::op::{Conv, ConvDw};
 
 use super::KernelError;
 use super::conv::is_narrow;
+use super::conv_depthwise::{depthwise_dw, depthwise_dw_scratch, is_depthwise};
 use super::gemm_tile::{Left, Simd, TILE_COLS, TILE_ROWS, Tile};
 use crate::dispatch::{Call, Kernel};
 use crate::{SharedMut, Threads};
@@ -40,6 +41,8 @@ struct Cut {
     out_channels: usize,
     /// Vertical and horizontal taps.
     taps: [usize; 2],
+    /// Vertical and horizontal distance of neighbouring taps.
+    dilation: [usize; 2],
     /// Vertical and horizontal distance, in the packed grid, of neighbouring pixels of `y`.
     step: [usize; 2],
     /// Height and width of `y`.
@@ -62,14 +65,16 @@ impl Cut {
         let step = [0, 1].map(|axis| if taps[axis] == 1 { 1 } else { window.stride[axis] });
         let out = [window.out_height(), window.out_width()];
         let rows = window.batch * out[0];
+        let reach = |axis: usize| (taps[axis] - 1) * window.dilation[axis] + 1;
         let mut cut = Cut {
             dims: *dims,
             channels: if narrow { width * ci } else { ci },
             out_channels: co,
             taps,
+            dilation: window.dilation,
             step,
             out,
-            width: (out[1].max(1) - 1) * step[1] + taps[1],
+            width: (out[1].max(1) - 1) * step[1] + reach(1),
             rows,
             part_rows: rows,
         };
@@ -89,14 +94,19 @@ impl Cut {
 
     /// Packed rows of `x` for `rows` consecutive rows of `y` of one image.
     fn x_rows(&self, rows: usize) -> usize {
-        (rows - 1) * self.step[0] + self.taps[0]
+        (rows - 1) * self.step[0] + self.reach()
+    }
+
+    /// Packed rows from the first tap's to the last one's, both counted.
+    fn reach(&self) -> usize {
+        (self.taps[0] - 1) * self.dilation[0] + 1
     }
 
     /// Floats of the packed `x` of a part.
     fn x_len(&self) -> usize {
         // A part may begin and end within an image; each image in it needs its window's overlap.
         let images = (self.part_rows + self.out[0] - 2) / self.out[0] + 1;
-        let overlap = self.taps[0].saturating_sub(self.step[0]);
+        let overlap = self.reach().saturating_sub(self.step[0]);
         let rows = self.part_rows * self.step[0] + images * overlap;
         (self.x_panels() * rows * self.width * TILE_ROWS).next_multiple_of(16)
     }
@@ -113,6 +123,9 @@ impl Cut {
 
 impl Kernel for ConvDw {
     fn scratch(&self, _: usize) -> usize {
+        if is_depthwise(&self.0) {
+            return depthwise_dw_scratch(&self.0);
+        }
         let cut = Cut::new(&self.0);
         if cut.is_empty() { 0 } else { cut.x_len() + cut.dy_len() }
     }
@@ -135,6 +148,9 @@ pub(super) fn conv_dw(
     scratch: &mut [f32],
     threads: &Threads,
 ) {
+    if is_depthwise(dims) {
+        return depthwise_dw(dims, x, dy, dw, scratch, threads);
+    }
     let cut = Cut::new(dims);
     if cut.is_empty() {
         return dw.fill(0.0);
@@ -180,7 +196,7 @@ impl Part<'_> {
 
     /// Packed rows of `x`.
     fn x_rows(&self) -> usize {
-        self.packed_row(self.rows.end - 1) + self.cut.taps[0]
+        self.packed_row(self.rows.end - 1) + self.cut.reach()
     }
 
     /// The image, and the row of `x` within it, that a packed row holds; outside the image if
@@ -363,7 +379,8 @@ impl Part<'_> {
                 let channel = panel * TILE_ROWS;
                 let count = TILE_ROWS.min(cut.channels - channel);
                 for tap in 0..cut.taps[0] * cut.taps[1] {
-                    let (y, x) = (tap / cut.taps[1], tap % cut.taps[1]);
+                    let y = tap / cut.taps[1] * cut.dilation[0];
+                    let x = tap % cut.taps[1] * cut.dilation[1];
                     let mut result = [std::ptr::null_mut(); TILE_ROWS];
                     for (i, start) in result[..count].iter_mut().enumerate() {
                         let row = (tap * cut.channels + channel + i) * cut.dims.out_channels;

@@ -16,7 +16,8 @@ fn dims(
     padding: [usize; 2],
     [in_channels, out_channels, groups]: [usize; 3],
 ) -> Conv {
-    let window = Window { batch, height, width, kernel, stride, padding };
+    let window =
+        Window { batch, height, width, kernel, stride, padding, extra: [0; 2], dilation: [1; 2] };
     Conv { window, in_channels, out_channels, groups, bias: true }
 }
 
@@ -124,6 +125,43 @@ fn groups() {
     check(&dims([2, 6, 5], [3, 3], [1, 1], [1, 1], [12, 18, 3]));
     check(&dims([1, 7, 7], [3, 3], [2, 2], [1, 1], [8, 8, 8]));
     check(&dims([1, 4, 4], [1, 1], [2, 2], [0, 0], [64, 40, 2]));
+}
+
+#[test]
+fn a_channel_to_a_group() {
+    check(&dims([2, 6, 5], [3, 3], [1, 1], [1, 1], [40, 40, 40]));
+    check(&dims([1, 9, 8], [5, 5], [2, 2], [2, 2], [33, 33, 33]));
+    check(&dims([2, 7, 7], [7, 7], [1, 1], [3, 3], [72, 72, 72]));
+    check(&dims([1, 5, 6], [2, 3], [3, 1], [0, 2], [5, 5, 5]));
+    check(&dims([3, 40, 3], [3, 1], [1, 1], [1, 0], [16, 16, 16]));
+    check(&dims([0, 6, 5], [3, 3], [1, 1], [1, 1], [4, 4, 4]));
+}
+
+#[test]
+fn taps_apart() {
+    for (groups, dilation, stride) in
+        [(1, [2, 2], [1, 1]), (1, [3, 2], [2, 3]), (1, [2, 4], [2, 2]), (24, [2, 3], [2, 1])]
+    {
+        let mut dims = dims([2, 11, 13], [3, 3], stride, [2, 3], [24, 24, groups]);
+        dims.window.dilation = dilation;
+        check(&dims);
+        dims.window.extra = [1, 2];
+        check(&dims);
+    }
+    let mut few = dims([1, 9, 9], [3, 3], [1, 1], [2, 2], [3, 8, 1]);
+    few.window.dilation = [2, 2];
+    check(&few);
+}
+
+#[test]
+fn more_padding_at_the_end() {
+    for channels in [3, 40] {
+        let mut dims = dims([2, 8, 8], [3, 3], [2, 2], [0, 0], [channels, 16, 1]);
+        dims.window.extra = [1, 1];
+        check(&dims);
+        dims.window.stride = [1, 1];
+        check(&dims);
+    }
 }
 
 #[test]

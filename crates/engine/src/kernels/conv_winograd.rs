@@ -107,6 +107,8 @@ impl Winograd {
         };
         (window.kernel == [3, 3]
             && window.stride == [1, 1]
+            && window.dilation == [1, 1]
+            && window.extra == [0, 0]
             && window.padding.iter().all(|&padding| padding <= 2)
             && dims.groups == 1
             && fits(self.ci)

@@ -41,15 +41,17 @@ impl Kernel for Split {
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
         let x: &[f32] = call.read(0);
-        let (rows, width) = (rows_per_task(self.cols), self.parts * self.cols);
-        for i in 0..self.parts {
-            let elements = rows * self.cols.max(1);
-            call.threads.chunks_mut(call.write(i), elements, &|task, part| {
+        let width = self.width();
+        let mut first = 0;
+        for (i, &cols) in self.cols[..self.parts].iter().enumerate() {
+            let rows = rows_per_task(cols);
+            call.threads.chunks_mut(call.write(i), rows * cols.max(1), &|task, part| {
                 let x = x[task * rows * width..].chunks_exact(width);
-                for (part, x) in part.chunks_exact_mut(self.cols).zip(x) {
-                    part.copy_from_slice(&x[i * self.cols..][..self.cols]);
+                for (part, x) in part.chunks_exact_mut(cols).zip(x) {
+                    part.copy_from_slice(&x[first..first + cols]);
                 }
             });
+            first += cols;
         }
         Ok(())
     }
@@ -61,18 +63,20 @@ impl Kernel for Concat {
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
-        let &Split { parts, cols, .. } = &self.0;
+        let Split { parts, cols, .. } = &self.0;
+        let (parts, cols) = (*parts, &cols[..*parts]);
         let mut slices: [&[f32]; Split::MAX_PARTS] = Default::default();
         for (k, slice) in slices[..parts].iter_mut().enumerate() {
             *slice = call.read(k);
         }
-        let width = parts * cols;
+        let width = self.0.width();
         let rows = rows_per_task(width);
         call.threads.chunks_mut(call.write(0), rows * width.max(1), &|task, y| {
-            for (row, y) in y.chunks_exact_mut(width).enumerate() {
-                let start = (task * rows + row) * cols;
-                for (part, y) in slices[..parts].iter().zip(y.chunks_exact_mut(cols)) {
-                    y.copy_from_slice(&part[start..start + cols]);
+            for (row, mut y) in y.chunks_exact_mut(width).enumerate() {
+                for (part, &cols) in slices[..parts].iter().zip(cols) {
+                    let (here, rest) = y.split_at_mut(cols);
+                    here.copy_from_slice(&part[(task * rows + row) * cols..][..cols]);
+                    y = rest;
                 }
             }
         });
@@ -183,9 +187,24 @@ mod tests {
     }
 
     #[test]
+    fn parts_of_different_widths() {
+        let mut dims = Split::even(300, 3, 0);
+        dims.cols[..3].copy_from_slice(&[5, 1, 70]);
+        let x = random(300 * 76, 1);
+        for count in [1, 3] {
+            let threads = Threads::new(count);
+            let pieces = compute(dims, &[&x], &threads).unwrap();
+            assert_eq!(pieces[1][7], x[7 * 76 + 5]);
+            assert_eq!(pieces[2][70..75], x[76 + 6..76 + 11]);
+            let views: Vec<&[f32]> = pieces.iter().map(|p| &p[..]).collect();
+            assert_eq!(compute(Concat(dims), &views, &threads).unwrap(), [&x[..]]);
+        }
+    }
+
+    #[test]
     fn split_and_concat_are_inverse() {
         for (rows, parts, cols) in [(1, 1, 1), (5, 3, 7), (700, 3, 100), (3, 2, 40000)] {
-            let dims = Split { rows, parts, cols };
+            let dims = Split::even(rows, parts, cols);
             let x = random(rows * parts * cols, 1);
             for count in [1, 3] {
                 let threads = Threads::new(count);

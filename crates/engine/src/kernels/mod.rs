@@ -9,8 +9,11 @@
 mod activation;
 mod batch_norm;
 mod batch_norm_dx;
+mod binary;
+mod cast;
 mod columns;
 mod conv;
+mod conv_depthwise;
 mod conv_dw;
 #[cfg(test)]
 mod conv_tests;
@@ -22,6 +25,7 @@ mod embedding;
 mod gemm;
 mod gemm_pack;
 mod gemm_tile;
+mod group_norm;
 mod head_matmul;
 mod lanes;
 mod layer_norm;
@@ -30,8 +34,11 @@ mod math;
 mod matmul;
 mod optimizer;
 mod pooling;
+mod reduce;
 #[cfg(test)]
 mod reference;
+mod resize;
+mod rms_norm;
 mod softmax;
 mod source;
 mod sum_rows;
@@ -39,6 +46,8 @@ mod tasks;
 #[cfg(test)]
 mod test_data;
 mod transfer;
+mod unary;
+mod view;
 
 /// Data that a kernel refuses, or what stopped it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

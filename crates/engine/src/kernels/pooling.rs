@@ -273,7 +273,16 @@ mod tests {
 
     fn cases() -> Vec<Pooling> {
         let case = |batch, height, width, kernel, stride, padding, channels| Pooling {
-            window: Window { batch, height, width, kernel, stride, padding },
+            window: Window {
+                batch,
+                height,
+                width,
+                kernel,
+                stride,
+                padding,
+                extra: [0; 2],
+                dilation: [1; 2],
+            },
             channels,
         };
         vec![
@@ -379,6 +388,8 @@ mod tests {
                 kernel: [1, 4],
                 stride: [1, 4],
                 padding: [0, 0],
+                extra: [0, 0],
+                dilation: [1, 1],
             },
             channels: 1,
         };

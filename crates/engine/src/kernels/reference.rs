@@ -36,8 +36,8 @@ pub(super) fn each_term(dims: &Conv, mut term: impl FnMut(usize, usize, usize)) 
         let (ow, oh) = (pixel % w.out_width(), pixel / w.out_width() % w.out_height());
         let image = pixel / w.out_width() / w.out_height();
         for tap in 0..w.kernel[0] * w.kernel[1] {
-            let ih = oh * w.stride[0] + tap / w.kernel[1];
-            let iw = ow * w.stride[1] + tap % w.kernel[1];
+            let ih = oh * w.stride[0] + tap / w.kernel[1] * w.dilation[0];
+            let iw = ow * w.stride[1] + tap % w.kernel[1] * w.dilation[1];
             let inside = |i: usize, pad: usize, size: usize| (pad..pad + size).contains(&i);
             if !inside(ih, w.padding[0], w.height) || !inside(iw, w.padding[1], w.width) {
                 continue;

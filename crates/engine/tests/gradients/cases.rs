@@ -13,8 +13,8 @@
 
 use rekindle_engine::Iteration;
 use rekindle_program::op::{
-    BatchNormState, ConvOptions, CrossEntropy, GeluKind, HeadOperand, Heads, Mask, PoolOptions,
-    Then, Transpose,
+    Axis, BatchNormState, Between, ConvOptions, CrossEntropy, GeluKind, HeadOperand, Heads, Map,
+    Mask, Pair, PoolOptions, Position, Then, Transpose,
 };
 use rekindle_program::random::Stream;
 use rekindle_program::{Builder, DType, Init, ProgramError, Var};
@@ -135,8 +135,35 @@ fn convolution() {
             let x = case.normal(&[2, 6, 5, 4]);
             let w = case.normal(&[3, 2, 4 / groups, 8]);
             let bias = case.normal(&[8]);
-            let options = ConvOptions { stride, padding, groups };
+            let options = ConvOptions { stride, padding, groups, ..ConvOptions::default() };
             case.b.conv("y", &x, &w, Some(&bias), options)
+        });
+    }
+}
+
+#[test]
+fn convolution_with_taps_apart_and_a_channel_to_a_group() {
+    for (groups, dilation, stride, extra) in
+        [(1, [2, 1], [1, 1], [0, 1]), (2, [1, 2], [2, 1], [1, 0]), (6, [2, 2], [1, 2], [0, 0])]
+    {
+        check(&format!("conv {groups} {dilation:?}"), |case| {
+            let x = case.normal(&[2, 6, 5, 6]);
+            let w = case.normal(&[2, 2, 6 / groups, 6]);
+            let padding = [1, 1];
+            let options = ConvOptions { stride, padding, extra, dilation, groups };
+            case.b.conv("y", &x, &w, None, options)
+        });
+    }
+}
+
+#[test]
+fn transposed_convolution() {
+    for (groups, size, padding) in [(1, [5, 7], [1, 0]), (2, [6, 6], [1, 1])] {
+        check(&format!("transposed {groups}"), |case| {
+            let x = case.normal(&[2, 3, 3, 4]);
+            let w = case.normal(&[3, 3, 6 / groups, 4]);
+            let options = ConvOptions { stride: [2, 2], padding, groups, ..Default::default() };
+            case.b.conv_transposed("y", &x, &w, size, options)
         });
     }
 }
@@ -153,7 +180,7 @@ fn point_convolution_with_stride() {
 
 #[test]
 fn pooling() {
-    let options = PoolOptions { kernel: [3, 2], stride: [2, 1], padding: [1, 1] };
+    let options = PoolOptions { kernel: [3, 2], stride: [2, 1], padding: [1, 1], extra: [0; 2] };
     check("max", |case| {
         let x = case.spaced(&[2, 5, 4, 3]);
         case.b.max_pool("y", &x, options)
@@ -270,6 +297,149 @@ fn layer_norm() {
         let beta = case.normal(&[7]);
         case.b.layer_norm("y", &x, &gamma, &beta, 1e-5)
     });
+}
+
+#[test]
+fn norms_of_groups_and_by_mean_squares() {
+    for groups in [1, 2, 6] {
+        check(&format!("group-norm {groups}"), |case| {
+            let x = case.normal(&[2, 3, 2, 6]);
+            let (gamma, beta) = (case.normal(&[6]), case.normal(&[6]));
+            case.b.group_norm("y", &x, [&gamma, &beta], groups, 1e-5)
+        });
+    }
+    check("RMS norm", |case| {
+        let x = case.normal(&[4, 7]);
+        let gamma = case.normal(&[7]);
+        case.b.rms_norm("y", &x, &gamma, 1e-5)
+    });
+}
+
+#[test]
+fn functions_of_one_number() {
+    let smooth = [
+        Map::Sigmoid,
+        Map::Tanh,
+        Map::Silu,
+        Map::Softplus,
+        Map::Exp,
+        Map::Erf,
+        Map::Sin,
+        Map::Cos,
+        Map::Power { exponent: 3.0 },
+        Map::Shift { by: 0.5 },
+    ];
+    for map in smooth {
+        check(&format!("{map:?}"), |case| {
+            let x = case.parameter(&[23], |stream, i| 0.7 * stream.normal(i));
+            case.b.unary("y", &x, map)
+        });
+    }
+    let kinked = [
+        Map::HardSigmoid { slope: 0.5, shift: 0.5 },
+        Map::HardSwish,
+        Map::LeakyRelu { slope: 0.1 },
+        Map::Elu { alpha: 1.3 },
+        Map::Clip { low: 0.0, high: 0.5 },
+        Map::Abs,
+    ];
+    for map in kinked {
+        check(&format!("{map:?}"), |case| {
+            let x = case.spaced(&[36]);
+            case.b.unary("y", &x, map)
+        });
+    }
+    let positive = [Map::Log, Map::Sqrt, Map::Reciprocal, Map::Power { exponent: -0.5 }];
+    for map in positive {
+        check(&format!("{map:?}"), |case| {
+            let x = case.parameter(&[23], |stream, i| 1.0 + stream.unit(i));
+            case.b.unary("y", &x, map)
+        });
+    }
+}
+
+#[test]
+fn functions_of_two_numbers() {
+    for (a, b) in [
+        (&[2, 3, 4][..], &[2, 3, 4][..]),
+        (&[2, 3, 4], &[4]),
+        (&[2, 1, 4], &[3, 1]),
+        (&[1], &[2, 3]),
+        (&[2, 3, 2, 3], &[2, 1, 2, 1]),
+    ] {
+        for pair in [Pair::Add, Pair::Sub, Pair::Mul, Pair::Div] {
+            check(&format!("{pair:?} {a:?} {b:?}"), |case| {
+                let a = case.normal(a);
+                let b = case.parameter(b, |stream, i| 1.0 + stream.unit(i));
+                case.b.binary("y", pair, &a, &b)
+            });
+        }
+        check(&format!("kept {a:?} {b:?}"), |case| {
+            let a = case.normal(a);
+            let len = b.iter().product();
+            let mask = (0..len).map(|i| f32::from(i % 2 == 0)).collect();
+            let mask = case.b.constant("mask", b, mask)?;
+            case.b.binary("y", Pair::Keep, &a, &mask)
+        });
+    }
+}
+
+#[test]
+fn reductions() {
+    for axes in [&[0][..], &[1], &[2], &[0, 2], &[1, 2], &[0, 1, 2]] {
+        check(&format!("mean {axes:?}"), |case| {
+            let x = case.normal(&[3, 4, 5]);
+            case.b.mean("y", &x, axes)
+        });
+        check(&format!("max {axes:?}"), |case| {
+            let x = case.spaced(&[3, 4, 5]);
+            case.b.max("y", &x, axes)
+        });
+    }
+}
+
+#[test]
+fn windows() {
+    let (whole, repeated, window) = (Axis::whole, Axis::repeated, Axis::window);
+    for axes in [
+        [window(3, 1, 2), whole(4), whole(1)],
+        [whole(3), window(4, -2, 7), repeated(3)],
+        [Axis { step: 2, ..window(3, 0, 2) }, Axis { step: -1, ..window(4, 3, 4) }, whole(1)],
+        [whole(3), whole(4), repeated(5)],
+    ] {
+        check(&format!("{axes:?}"), |case| {
+            let x = case.normal(&[3, 4, 1]);
+            case.b.view("y", &x, &axes, 0.5)
+        });
+    }
+}
+
+#[test]
+fn resizing() {
+    for between in [Between::Nearest, Between::Linear] {
+        for position in [Position::HalfPixel, Position::Asymmetric, Position::AlignCorners] {
+            check(&format!("{between:?} {position:?}"), |case| {
+                let x = case.normal(&[2, 3, 4, 2]);
+                case.b.resize("y", &x, [5, 7], between, position)
+            });
+        }
+    }
+}
+
+#[test]
+fn joins_and_general_orders() {
+    check("join and split", |case| {
+        let (x, z) = (case.normal(&[2, 3, 2]), case.normal(&[2, 1, 2]));
+        let joined = case.b.join("joined", &[&x, &z, &x], 1)?;
+        let parts = case.b.split_at("parts", &joined, 1, &[2, 4, 1])?;
+        case.b.join("y", &[&parts[1], &parts[0]], 1)
+    });
+    for order in [[0, 1, 4, 2, 3], [4, 2, 0, 3, 1], [2, 3, 4, 0, 1]] {
+        check(&format!("transpose {order:?}"), |case| {
+            let x = case.normal(&[2, 3, 2, 1, 3]);
+            case.b.transpose("y", &x, &order)
+        });
+    }
 }
 
 #[test]

@@ -17,7 +17,7 @@ mod file;
 use std::io;
 use std::path::Path;
 
-use rekindle_graph::{Role, StorageId};
+use rekindle_graph::{Phase, Role, StorageId};
 use rekindle_program::op::Op;
 use rekindle_program::{DType, Program, Tensor};
 use safetensors::Dtype;
@@ -46,7 +46,8 @@ pub struct Stored {
 pub fn stored(model: &Model) -> Vec<Stored> {
     let mut convolution = vec![false; model.program.tensors.len()];
     for node in &model.program.nodes {
-        if let Op::Conv(_) = node.op {
+        // The gradient of an image is also the forward pass of a transposed convolution.
+        if let (Op::Conv(_), _) | (Op::ConvDx(_), Phase::Forward) = (node.op, node.phase) {
             convolution[node.reads[1].index()] = true;
         }
     }
@@ -202,7 +203,7 @@ impl Stored {
     }
 
     /// Where the program has each element of the file, in bytes, if the layouts differ.
-    fn order(&self) -> Option<impl Iterator<Item = usize>> {
+    pub fn order(&self) -> Option<impl Iterator<Item = usize>> {
         let &[outputs, inputs, height, width] = &self.shape[..] else {
             return None;
         };

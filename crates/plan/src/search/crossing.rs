@@ -173,11 +173,6 @@ impl<'m> Crossing<'m> {
         again
     }
 
-    /// Bytes of everything that may be kept.
-    pub(crate) fn all_bytes(&self) -> f64 {
-        self.priced.iter().map(|&(_, bytes)| bytes).sum()
-    }
-
     /// Bytes kept in the last solution.
     pub(crate) fn kept(&self) -> f64 {
         let side = self.network.on_source_side(self.source);

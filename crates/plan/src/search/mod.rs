@@ -22,7 +22,7 @@ pub(crate) mod crossing;
 mod cuts;
 pub(crate) mod exact;
 mod first;
-mod flow;
+pub(crate) mod flow;
 mod keep;
 mod lowest;
 mod nested;
@@ -210,6 +210,8 @@ struct Search<'a, 'w> {
     done: u64,
     common: u64,
     best: Found,
+    /// Whether a first plan is looked for longer where it does not fit.
+    insists: bool,
     /// The best few sequences so far, the best first.
     starts: Vec<Found>,
     cutter: Cutter<'a>,
@@ -229,6 +231,9 @@ const ARCS: u64 = 16;
 const LEAST_ARCS: u64 = 2_000_000;
 /// Work of the short annealing of each start, for each run in it.
 const POLISH: u64 = 20;
+/// Work of the annealing with which a first plan is looked for where all else found none: about
+/// four hundredths of a second.
+const INSIST: u64 = 300_000;
 /// Seeds of the runs that are not numbered by their start.
 const LONG_SEEDS: (u64, u64) = (77, 78);
 const POLISH_SEED: u64 = 5;
@@ -266,6 +271,7 @@ impl<'a, 'w> Search<'a, 'w> {
             work,
             done: 0,
             common: work.min(self::work(problem, Effort::DEFAULT)),
+            insists: true,
             starts: vec![best.clone()],
             best,
             cutter: match work {
@@ -299,7 +305,23 @@ impl<'a, 'w> Search<'a, 'w> {
             _ => self.common * 2 / 5,
         });
         if self.work == 0 && self.best.peak > self.limit {
-            self.nest();
+            self.nest_in(&self.problem.natural, &STAGES[..1]);
+            self.insist();
+        }
+    }
+
+    /// What is left for a first plan that does not fit yet: a short annealing with bold moves.
+    fn insist(&mut self) {
+        let is_done = !self.insists || self.is_enough() || self.is_hopeless();
+        if is_done || self.problem.natural.len() < 2 || self.report(0) {
+            return;
+        }
+        self.nest_in(&self.problem.natural, &STAGES[1..]);
+        for start in self.starts.clone() {
+            if self.best.peak > self.limit {
+                let work = INSIST / STARTS as u64;
+                self.run(Moves::Bold, &start, HOT[1], work, POLISH_SEED);
+            }
         }
     }
 
@@ -307,17 +329,13 @@ impl<'a, 'w> Search<'a, 'w> {
     fn nest(&mut self) {
         let problem = self.problem;
         let of_best = first_runs(problem, &self.best.order);
-        self.nest_in(&problem.natural);
-        if self.work > 0 && of_best != problem.natural {
-            self.nest_in(&of_best);
+        self.nest_in(&problem.natural, &STAGES);
+        if of_best != problem.natural {
+            self.nest_in(&of_best, &STAGES);
         }
     }
 
-    fn nest_in(&mut self, order: &[u32]) {
-        let stages: &[usize] = match self.work {
-            0 => &STAGES[..1],
-            _ => &STAGES,
-        };
+    fn nest_in(&mut self, order: &[u32], stages: &[usize]) {
         for &stages in stages {
             if self.is_enough() || self.report(0) {
                 return;

@@ -14,10 +14,10 @@ use crate::{Effort, moments};
 /// Arcs that the bound of a first plan may look at.
 const FIRST_BOUND_ARCS: u64 = 1_000_000;
 /// Arcs that the bound may look at otherwise. A graph of two thousand nodes needs about half of it.
-const BOUND_ARCS: u64 = 12_000_000;
-/// Moments that count together in the bound, and steps that look for their prices; and the same for
-/// a high effort.
-const SEVERAL: ((usize, u32), (usize, u32)) = ((12, 1200), (32, 8000));
+const BOUND_ARCS: u64 = 20_000_000;
+/// Moments that count together in the bound, and steps that look for their prices. A high effort
+/// tries both, so that it never knows less than the default.
+const SEVERAL: [(usize, u32); 2] = [(12, 1200), (32, 8000)];
 /// A gap that is small enough, as a share of the step's time.
 const LITTLE: f64 = 5e-3;
 
@@ -52,12 +52,15 @@ impl<'a> Bound<'a> {
 
     /// The best bound of one moment and of several.
     pub(super) fn of_several(&self) -> f64 {
-        let (moments, steps) = match self.effort.level() {
-            0 => return self.single.time,
-            1..8 => SEVERAL.0,
-            _ => SEVERAL.1,
+        let several = match self.effort.level() {
+            0 => &[],
+            1..8 => &SEVERAL[..1],
+            _ => &SEVERAL[..],
         };
-        let extra = moments::extra(&self.problem, self.limit, self.single.at, moments, steps);
+        let extra = |&(count, steps): &(usize, u32)| {
+            moments::extra(&self.problem, self.limit, self.single.at, count, steps)
+        };
+        let extra = several.iter().map(extra).fold(0.0, f64::max);
         self.single.time.max(self.problem.least_time() + extra)
     }
 }

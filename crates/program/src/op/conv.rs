@@ -35,13 +35,17 @@ pub struct ConvOptions {
     pub stride: [usize; 2],
     /// Vertical and horizontal zero padding, on both sides.
     pub padding: [usize; 2],
+    /// More padding at the bottom and at the right.
+    pub extra: [usize; 2],
+    /// Vertical and horizontal distance of neighbouring taps.
+    pub dilation: [usize; 2],
     /// Into how many groups the channels fall; both channel counts are multiples of it.
     pub groups: usize,
 }
 
 impl Default for ConvOptions {
     fn default() -> Self {
-        ConvOptions { stride: [1, 1], padding: [0, 0], groups: 1 }
+        ConvOptions { stride: [1; 2], padding: [0; 2], extra: [0; 2], dilation: [1; 2], groups: 1 }
     }
 }
 
@@ -84,6 +88,8 @@ impl Builder {
             kernel: [kh, kw],
             stride: options.stride,
             padding: options.padding,
+            extra: options.extra,
+            dilation: options.dilation,
         };
         window.check(&name)?;
         let mut reads = vec![x, weight];
@@ -93,6 +99,55 @@ impl Builder {
         }
         let op = Conv { window, in_channels, out_channels, groups, bias: bias.is_some() };
         self.forward_one(name, op, &reads, window.out_shape(out_channels))
+    }
+}
+
+impl Builder {
+    /// The transposed convolution: what [`Builder::conv`] with `weight: [kh, kw, co / groups, ci]`
+    /// would take from `size` to the image `x: [n, h, w, ci]`, the other way round.
+    ///
+    /// # Errors
+    /// If the shapes or the options do not agree, or the convolution of an image of that size has
+    /// not the size of `x`.
+    pub fn conv_transposed(
+        &mut self,
+        name: &str,
+        x: &Var,
+        weight: &Var,
+        size: [usize; 2],
+        options: ConvOptions,
+    ) -> Result<Var, ProgramError> {
+        let name = self.scoped(name);
+        let [batch, height, width, out_channels] =
+            self.expect_axes(&name, "x", x, ["n", "h", "w", "channels"])?;
+        let axes = ["kh", "kw", "out channels / groups", "in channels"];
+        let [kh, kw, group_channels, _] = self.expect_axes(&name, "weight", weight, axes)?;
+        let groups = options.groups;
+        self.expect_shape(&name, "weight", weight, &[kh, kw, group_channels, out_channels])?;
+        let window = Window {
+            batch,
+            height: size[0],
+            width: size[1],
+            kernel: [kh, kw],
+            stride: options.stride,
+            padding: options.padding,
+            extra: options.extra,
+            dilation: options.dilation,
+        };
+        window.check(&name)?;
+        let found = [window.out_height(), window.out_width()];
+        if groups == 0 || !out_channels.is_multiple_of(groups) || found != [height, width] {
+            return Err(ProgramError::Argument {
+                node: name,
+                what: "size and groups",
+                expected: format!("of a convolution to {height} × {width} × {out_channels}"),
+                found: format!("{size:?}, which gives {found:?}, and {groups}"),
+            });
+        }
+        let in_channels = group_channels * groups;
+        let op = Conv { window, in_channels, out_channels, groups, bias: false };
+        let shape = vec![batch, size[0], size[1], in_channels];
+        self.forward_one(name, ConvDx(op), &[x, weight], shape)
     }
 }
 
@@ -118,7 +173,17 @@ impl Operation for ConvDx {
         },
         effect: Effects::Pure,
         flops: |op| op.0.flops(),
-        derivative: Derivative::None,
+        // In the forward pass it is the transposed convolution.
+        derivative: Derivative::Rule(|op, rule| {
+            let (x, weight, dy) = (rule.read(0), rule.read(1), rule.dy());
+            if rule.wants(1) {
+                rule.emit_for(1, "dw", ConvDw(op.0), vec![dy, x])?;
+            }
+            if rule.wants(0) {
+                rule.emit_for(0, "dx", op.0, vec![dy, weight])?;
+            }
+            Ok(())
+        }),
     };
 }
 

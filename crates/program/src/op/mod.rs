@@ -14,22 +14,30 @@
 
 mod activation;
 mod batch_norm;
+mod binary;
+mod cast;
 mod conv;
 mod cross_entropy;
 mod dropout;
 mod elementwise;
 mod embedding;
 mod facts;
+mod group_norm;
 mod head_matmul;
 mod layer_norm;
 mod layout;
 mod matmul;
 mod optimizer;
 mod pooling;
+mod reduce;
+mod resize;
+mod rms_norm;
 mod softmax;
 mod source;
 mod sum_rows;
 mod transfer;
+mod unary;
+mod view;
 mod window;
 
 use rekindle_graph::Effect;
@@ -42,22 +50,30 @@ pub use activation::{Gelu, GeluDx, GeluKind, Relu, ReluDx};
 pub use batch_norm::{
     BatchNorm, BatchNormDx, BatchNormState, BatchNormStats, BatchNormUpdate, Tail, Then,
 };
+pub use binary::{Binary, Pair};
+pub use cast::Cast;
 pub use conv::{Conv, ConvDw, ConvDx, ConvOptions};
 pub use cross_entropy::{CrossEntropy, CrossEntropyDx};
 pub use dropout::Dropout;
 pub use elementwise::{Add, Scale};
 pub use embedding::{Embedding, EmbeddingDw};
 pub use facts::{Operand, Shapes};
+pub use group_norm::{GroupNorm, GroupNormDx};
 pub use head_matmul::{HeadMatmul, HeadOperand, Heads};
 pub use layer_norm::{LayerNorm, LayerNormDx};
 pub use layout::{Concat, Permute, Split};
 pub use matmul::{Matmul, Transpose};
 pub use optimizer::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions};
 pub use pooling::{AvgPool, AvgPoolDx, MaxPool, MaxPoolDx, PoolOptions, Pooling};
+pub use reduce::{Reduce, Reduction};
+pub use resize::{Between, Position, Resize, ResizeDx};
+pub use rms_norm::{RmsNorm, RmsNormDx};
 pub use softmax::{Mask, Softmax, SoftmaxDx};
 pub use source::Source;
 pub use sum_rows::SumRows;
 pub use transfer::{Fetch, Offload, Transfer};
+pub use unary::{Map, Unary, UnaryDx};
+pub use view::{Axis, View};
 pub use window::Window;
 
 /// Makes [`Op`] of the list of all ops, and looks each fact up at the op that has it.
@@ -120,14 +136,14 @@ ops! {
     MaxPool, MaxPoolDx, AvgPool, AvgPoolDx,
     Matmul, HeadMatmul, SumRows,
     BatchNormStats, BatchNorm, BatchNormUpdate, BatchNormDx,
-    LayerNorm, LayerNormDx,
+    LayerNorm, LayerNormDx, RmsNorm, RmsNormDx, GroupNorm, GroupNormDx,
     Relu, ReluDx, Gelu, GeluDx,
     Softmax, SoftmaxDx,
     Embedding, EmbeddingDw,
     Dropout,
     CrossEntropy, CrossEntropyDx,
-    Add, Scale,
-    Permute, Split, Concat,
+    Add, Scale, Unary, UnaryDx, Binary, Reduce, Cast,
+    Permute, Split, Concat, View, Resize, ResizeDx,
     Sgd, Adam,
     Offload, Fetch,
 }

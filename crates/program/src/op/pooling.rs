@@ -38,6 +38,8 @@ pub struct PoolOptions {
     pub stride: [usize; 2],
     /// Vertical and horizontal padding, on both sides.
     pub padding: [usize; 2],
+    /// More padding at the bottom and at the right, as where sizes are rounded up.
+    pub extra: [usize; 2],
 }
 
 impl MaxPool {
@@ -100,15 +102,25 @@ impl Builder {
             kernel: options.kernel,
             stride: options.stride,
             padding: options.padding,
+            extra: options.extra,
+            dilation: [1, 1],
         };
         window.check(name)?;
         // As PyTorch: a wider padding would make windows without any pixel.
-        if (0..2).any(|axis| options.padding[axis] > options.kernel[axis] / 2) {
+        let too_wide = |axis: usize| {
+            let image = [height, width][axis] + options.padding[axis];
+            let last = [window.out_height(), window.out_width()][axis] - 1;
+            options.padding[axis] > options.kernel[axis] / 2 || last * options.stride[axis] >= image
+        };
+        if (0..2).any(too_wide) {
             return Err(ProgramError::Argument {
                 node: name.into(),
                 what: "padding",
-                expected: format!("at most half the kernel {:?}", options.kernel),
-                found: format!("{:?}", options.padding),
+                expected: format!(
+                    "at most half the kernel {:?}, and no window in it alone",
+                    options.kernel
+                ),
+                found: format!("{:?} and {:?} more at the end", options.padding, options.extra),
             });
         }
         Ok(Pooling { window, channels })

@@ -17,17 +17,31 @@ pub struct Window {
     pub stride: [usize; 2],
     /// Vertical and horizontal zero padding, on both sides.
     pub padding: [usize; 2],
+    /// More padding at the bottom and at the right.
+    pub extra: [usize; 2],
+    /// Vertical and horizontal distance of neighbouring taps.
+    pub dilation: [usize; 2],
 }
 
 impl Window {
     /// Output height.
     pub fn out_height(&self) -> usize {
-        (self.height + 2 * self.padding[0] - self.kernel[0]) / self.stride[0] + 1
+        self.positions(self.height, 0)
     }
 
     /// Output width.
     pub fn out_width(&self) -> usize {
-        (self.width + 2 * self.padding[1] - self.kernel[1]) / self.stride[1] + 1
+        self.positions(self.width, 1)
+    }
+
+    fn positions(&self, size: usize, axis: usize) -> usize {
+        let padded = size + 2 * self.padding[axis] + self.extra[axis];
+        (padded - self.reach(axis)) / self.stride[axis] + 1
+    }
+
+    /// From the first to the last pixel under the window, both counted.
+    pub fn reach(&self, axis: usize) -> usize {
+        (self.kernel[axis] - 1) * self.dilation[axis] + 1
     }
 
     /// Pixels of all input images.
@@ -44,19 +58,21 @@ impl Window {
 impl Window {
     /// Fails unless the window fits and moves, so that the output sizes exist.
     pub(crate) fn check(&self, node: &str) -> Result<(), ProgramError> {
-        let moves = self.stride.iter().chain(&self.kernel).all(|&n| n > 0);
+        let moves = self.stride.iter().chain(&self.kernel).chain(&self.dilation).all(|&n| n > 0);
         if !moves {
             return Err(ProgramError::Argument {
                 node: node.into(),
-                what: "kernel and stride",
+                what: "kernel, stride and dilation",
                 expected: "positive".into(),
-                found: format!("{:?} and {:?}", self.kernel, self.stride),
+                found: format!("{:?}, {:?} and {:?}", self.kernel, self.stride, self.dilation),
             });
         }
         let fits = |size: usize, axis: usize| {
             let padded = self.padding[axis].checked_mul(2);
+            let padded = padded.and_then(|padding| padding.checked_add(self.extra[axis]));
             let padded = padded.and_then(|padding| padding.checked_add(size));
-            padded.is_some_and(|padded| self.kernel[axis] <= padded)
+            let reach = (self.kernel[axis] - 1).checked_mul(self.dilation[axis]);
+            padded.is_some_and(|padded| reach.is_some_and(|reach| reach < padded))
         };
         if fits(self.height, 0) && fits(self.width, 1) {
             return Ok(());

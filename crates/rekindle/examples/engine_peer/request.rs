@@ -1,8 +1,10 @@
 //! The command line: a model's name and `key=value` pairs.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use rekindle_models::{Model, ModelOptions, build};
+use rekindle_onnx::{Loss, Onnx};
 use rekindle_program::Optimizer;
 
 use crate::Outcome;
@@ -52,6 +54,21 @@ impl Request {
 
     /// The model, trained as `options` says.
     pub(crate) fn build(&self, options: &ModelOptions) -> Outcome<Model> {
-        Ok(build(&self.model, options)?)
+        match self.onnx()? {
+            Some(onnx) => Ok(onnx.train(self.loss()?, options)?),
+            None => Ok(build(&self.model, options)?),
+        }
+    }
+
+    /// The ONNX file that the model is, if it is one.
+    pub(crate) fn onnx(&self) -> Outcome<Option<Onnx>> {
+        let path = Path::new(&self.model);
+        let is_file = path.extension().is_some_and(|extension| extension == "onnx");
+        Ok(is_file.then(|| Onnx::open(path)).transpose()?)
+    }
+
+    fn loss(&self) -> Outcome<Loss> {
+        let name = self.get("loss")?;
+        Ok(Loss::from_name(name).ok_or(format!("there is no loss `{name}`"))?)
     }
 }
