@@ -422,7 +422,7 @@ def entering_contexts(entered: Callable[[Any], Any]) -> Iterator[None]:
     """Asks `entered` what is entered in place of the context of a `with`, both among Dynamo's
     variables.
     """
-    kind = symbolic_convert.InstructionTranslatorBase
+    kind: Any = symbolic_convert.InstructionTranslatorBase
     original, found = kind.setup_or_before_with, _own(entered)
 
     def enter(translator: Any, instruction: Any) -> Any:
@@ -439,7 +439,7 @@ def entering_contexts(entered: Callable[[Any], Any]) -> Iterator[None]:
 @contextmanager
 def returning_from_call(refuse: Callable[[Any], str | None]) -> Iterator[None]:
     """Asks `refuse` before the function that is captured returns: what it says ends the graph."""
-    table = symbolic_convert.InstructionTranslator.dispatch_table
+    table: Any = symbolic_convert.InstructionTranslator.dispatch_table
     numbers = [dis.opmap[name] for name in ("RETURN_VALUE", "RETURN_CONST") if name in dis.opmap]
     before = {number: table[number] for number in numbers}
     asked = _own(refuse)
@@ -522,6 +522,6 @@ def guard_value(placeholder: fx.Node) -> GuardedInput | None:
     return GuardedInput(tensor, source)
 
 
-def constant_in_dynamo(translator: Any, value: bool) -> Any:
+def constant_in_dynamo(translator: Any, value: bool | str | None) -> Any:
     """A constant among Dynamo's variables."""
     return VariableTracker.build(translator, value)
