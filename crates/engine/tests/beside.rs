@@ -83,5 +83,5 @@ fn inference_takes_running_statistics_and_drops_nothing() {
 fn a_parameter_that_is_not_there_is_named() {
     let layout = Layout::plain(&model("mlp", false).program, 1);
     let error = layout.beside(&model("gpt2-tiny", true).program).expect_err("another model");
-    assert!(error.to_string().contains("transformer.wte.weight"), "{error}");
+    assert!(error.to_string().contains("is not in the memory of mlp-b2"), "{error}");
 }
