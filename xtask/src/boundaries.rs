@@ -35,8 +35,8 @@ const REACHES: [(&str, &[&str]); 18] = [
     ("xtask", &[]),
 ];
 const STAGES: [&str; 11] = [
-    "analysis", "data", "engine", "graph", "models", "onnx", "plan", "profile", "program", "rewrite",
-    "verify",
+    "analysis", "data", "engine", "graph", "models", "onnx", "plan", "profile", "program",
+    "rewrite", "verify",
 ];
 const WITH_REPORT: [&str; 14] = [
     "rekindle",

@@ -167,7 +167,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         return Ok(());
     }
     print!("{}", summary::text(&graph, &planned, took, arguments.verbose));
-    if let Some(Footprint { allocated, reserved }) = footprint {
+    if let Some(Footprint { allocated, reserved, .. }) = footprint {
         println!(
             "{:<12} {reserved} reserved and {allocated} allocated at most, by prediction",
             "allocator"

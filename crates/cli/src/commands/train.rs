@@ -122,11 +122,12 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Some(_) => Some(source.inferring(&arguments.model, data.classes(arguments))?),
         None => None,
     };
-    let options = fit_options(arguments, &lines)?;
+    let options = fit_options(arguments);
     lines.line("model", model_text(&model, arguments, &options));
     lines.line("data", data.text());
     let memory = Memory { data: arguments.data.memory() };
     let plain = rekindle::plain(&model, options.threads);
+    let options = arguments.offloading.add(options, &plain, &lines)?;
     let staged = stages(arguments, &model, &plain, memory, &options, &lines)?;
     if let Some(Staged { fitted, .. }) = &staged {
         let stem = format!("{}_bs{}", source.name(), arguments.model.batch_size);
@@ -228,15 +229,14 @@ fn check(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn fit_options(arguments: &Arguments, lines: &Lines) -> anyhow::Result<FitOptions> {
+fn fit_options(arguments: &Arguments) -> FitOptions {
     let defaults = FitOptions::default();
-    let options = FitOptions {
+    FitOptions {
         threads: arguments.model.threads.unwrap_or(defaults.threads),
         plan: arguments.planning.options(),
         seed: arguments.learning.seed,
         ..defaults
-    };
-    arguments.offloading.add(options, lines)
+    }
 }
 
 fn model_text(model: &Model, arguments: &Arguments, options: &FitOptions) -> String {

@@ -33,6 +33,7 @@ impl Request {
             sequence: request.get("sequence")?.parse()?,
             optimizer: Some(request.optimizer()?),
             dropout: None,
+            ..ModelOptions::default()
         };
         request.threads = request.get("threads")?.parse()?;
         Ok(request)
