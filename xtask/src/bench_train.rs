@@ -55,9 +55,9 @@ pub(crate) fn run(repo: &Repo, names: &[String]) -> Result<()> {
     };
     let kept = archive.cases(&CASES, names, measure, |case, csv| Found::read(case, csv))?;
     let mut text = format!(
-        "# Training on real data\n\n`cargo xtask bench train`, {}.\n\nA ResNet-20 on scikit-learn's \
-         digits and a small GPT-2 on the licences of Debian's `base-files`: the same start, batches \
-         and settings in PyTorch ({}). Found on what was held back, at the best evaluation and at \
+        "# Training on real data\n\n`cargo xtask bench train`, {}.\n\nA ResNet-20 on \
+         scikit-learn's digits and a small GPT-2 on the licences of Debian's `base-files`: the \
+         same start, batches and settings in PyTorch ({}). Found on what was held back, at the best evaluation and at \
          the last. Peaks in MiB: the arena, and what the process had in memory.\n\n\
          | case | side | loss | accuracy | last loss | last accuracy | peak | resident |\n\
          |---|---|---|---|---|---|---|---|\n",
