@@ -40,7 +40,8 @@ use crate::output;
 #[command(after_help = "\
 Data is a folder of images by class (PNG, JPEG), arrays (a folder with inputs.npy and labels.npy, \
 or a safetensors file with these), text (.txt, .md; with --tokenizer) or a token file (.bin, \
-.npy). A run that was interrupted goes on with the same command and --resume, and gives the same bits.
+.npy). A run that was interrupted goes on with the same command and --resume, and gives the \
+same bits.
 
 Examples:
   rekindle train resnet18 --data images --budget 1GiB --epochs 3 --validate 10% --out t.safetensors
