@@ -53,12 +53,13 @@ pub(crate) fn run(repo: &Repo, names: &[String]) -> Result<()> {
         "kills" => kills(repo),
         _ => contest(repo, case),
     };
-    let kept = archive.cases(&CASES, names, measure, |case, csv| Found::read(case, csv))?;
+    let kept = archive.cases(&CASES, names, measure, Found::read)?;
     let mut text = format!(
-        "# Training on real data\n\n`cargo xtask bench train`, {}.\n\nA ResNet-20 on scikit-learn's \
-         digits and a small GPT-2 on the licences of Debian's `base-files`: the same start, batches \
-         and settings in PyTorch ({}). Found on what was held back, at the best evaluation and at \
-         the last. Peaks in MiB: the arena, and what the process had in memory.\n\n\
+        "# Training on real data\n\n`cargo xtask bench train`, {}.\n\nA ResNet-20 on \
+         scikit-learn's digits and a small GPT-2 on the licences of Debian's `base-files`: the \
+         same start, batches and settings in PyTorch ({}). Found on what was held back, at the \
+         best evaluation and at the last. Peaks in MiB: the arena, and what the process had in \
+         memory.\n\n\
          | case | side | loss | accuracy | last loss | last accuracy | peak | resident |\n\
          |---|---|---|---|---|---|---|---|\n",
         archive.cases_made_on(&CASES)?,

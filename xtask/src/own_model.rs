@@ -19,10 +19,10 @@ pub(crate) fn check(repo: &Repo) -> Result<()> {
     std::fs::create_dir_all(trial.join("src"))?;
     let manifest = repo.read("Cargo.toml")?;
     let profiles = manifest.find("[profile").map_or("", |at| &manifest[at..]);
-    let own = repo.read(&format!("{EXAMPLE}/Cargo.toml"))?;
+    let own = repo.read(format!("{EXAMPLE}/Cargo.toml"))?;
     std::fs::write(trial.join("Cargo.toml"), format!("{own}\n{profiles}"))?;
     std::fs::copy(repo.path("Cargo.lock"), trial.join("Cargo.lock"))?;
-    let source = repo.path(&format!("{EXAMPLE}/src/main.rs"));
+    let source = repo.path(format!("{EXAMPLE}/src/main.rs"));
     std::fs::copy(source, trial.join("src/main.rs"))?;
     let mut run = repo.cargo("run --quiet --offline --target-dir");
     run.arg(repo.path("target")).current_dir(&trial);

@@ -38,7 +38,7 @@ pub enum DataError {
          batch, or less for validation"
     )]
     TooFew { samples: usize, batch: usize },
-    #[error("every file that was tried is bad: {tried} of them, the last {}: {why}", path.display())]
+    #[error("all {tried} files that were tried are bad, the last is {}: {why}", path.display())]
     AllBad { tried: usize, path: PathBuf, why: String },
     #[error(
         "data needs {needed} and may have {given}: a batch takes {batch}, and one is read while \

@@ -259,9 +259,12 @@ mod any_bytes {
     }
 
     fn good_safetensors() -> Vec<u8> {
-        let header = br#"{"inputs":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},"labels":{"dtype":"I64","shape":[2],"data_offsets":[24,40]}}"#;
+        let header = concat!(
+            r#"{"inputs":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},"#,
+            r#""labels":{"dtype":"I64","shape":[2],"data_offsets":[24,40]}}"#
+        );
         let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
-        bytes.extend_from_slice(header);
+        bytes.extend_from_slice(header.as_bytes());
         bytes.extend_from_slice(&[0; 40]);
         bytes
     }
@@ -285,7 +288,10 @@ mod any_bytes {
         }
 
         #[test]
-        fn arrays_do_not_panic(array in damaged(good_npy()), tensors in damaged(good_safetensors())) {
+        fn arrays_do_not_panic(
+            array in damaged(good_npy()),
+            tensors in damaged(good_safetensors()),
+        ) {
             let folder = Folder::new("any-array");
             folder.write("inputs.npy", &array);
             folder.write("labels.npy", &npy("|u1", "(2,)", &[0, 1]));

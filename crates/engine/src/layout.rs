@@ -189,8 +189,8 @@ impl Layout {
         })
     }
 
-    /// Places the plain step of another program, such as the one that evaluates a model in training,
-    /// in the memory of this one between its runs: what is persistent here keeps its place, and
+    /// Places the plain step of another program, such as the one that evaluates a model, in
+    /// the memory of this one between its runs: what is persistent here keeps its place, and
     /// what is persistent in both, by name, is shared.
     ///
     /// # Errors

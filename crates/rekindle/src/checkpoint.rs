@@ -141,7 +141,7 @@ impl Opened {
     }
 }
 
-/// The step, if the file belongs to this program, optimizer and seed, and what a training run added.
+/// The step, if the file belongs to this program, optimizer and seed, and what a run added.
 fn step(
     path: &Path,
     file: &TensorFile,

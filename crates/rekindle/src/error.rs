@@ -71,8 +71,8 @@ pub enum Error {
     )]
     PeakDiffers { step: u64, predicted: Peak, measured: Peak },
     #[error(
-        "the evaluation needs an arena of {needed} ({} bytes), more than the {budget} that training \
-         has; give it that much, or take a smaller batch", needed.get()
+        "the evaluation needs an arena of {needed} ({} bytes), more than the {budget} that \
+         training has; give it that much, or take a smaller batch", needed.get()
     )]
     EvaluationDoesNotFit { budget: Bytes, needed: Bytes },
     #[error(

@@ -39,8 +39,9 @@ use crate::output;
 #[derive(clap::Args)]
 #[command(after_help = "\
 Data is a folder of images by class (PNG, JPEG), arrays (a folder with inputs.npy and labels.npy, \
-or a safetensors file with these), text (.txt, .md; with --tokenizer) or a token file (.bin, .npy). \
-A run that was interrupted goes on with the same command and --resume, and gives the same bits.
+or a safetensors file with these), text (.txt, .md; with --tokenizer) or a token file (.bin, \
+.npy). A run that was interrupted goes on with the same command and --resume, and gives the \
+same bits.
 
 Examples:
   rekindle train model.onnx --data images --budget 1GiB --validate 10% --export trained.onnx

@@ -226,8 +226,8 @@ impl Builder {
         last
     }
 
-    /// Adds each gradient to a sum of its own. The total takes the gradient's place, and becomes the
-    /// sum that the next step finds: nobody reads a sum that has been overwritten.
+    /// Adds each gradient to a sum of its own. The total takes the gradient's place, and becomes
+    /// the sum that the next step finds: nobody reads a sum that has been overwritten.
     fn accumulate(
         &mut self,
         pairs: &[(StorageId, StorageId)],

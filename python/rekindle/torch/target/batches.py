@@ -1,0 +1,116 @@
+"""Batches of other sizes, and the largest that fits.
+
+A batch is resized along the first dimension of its tensors. The graph of a size follows from those
+of two others where all three have the same nodes: each storage has a fixed part and one that grows
+with the batch. What follows so is confirmed by a capture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from rekindle import _native
+from rekindle.errors import InvalidInput
+from rekindle.torch.capture import Batch
+from rekindle.torch.interfaces import pytree
+
+LARGEST_BATCH = 1 << 20
+"""No batch beyond this is tried."""
+
+
+def size_of(batch: Batch) -> int:
+    """The size of a batch: the first dimension of its first tensor."""
+    for leaf in pytree.tree_leaves(batch):
+        if isinstance(leaf, torch.Tensor) and leaf.dim():
+            return int(leaf.shape[0])
+    return 1
+
+
+def resized(batch: Batch, size: int, count: int) -> Batch:
+    """The batch with its first dimension repeated or cut to `count`, in every tensor that has the
+    batch's size there.
+    """
+
+    def resize(tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.dim() or tensor.shape[0] != size:
+            return tensor
+        if tensor.is_meta:
+            return torch.empty((count, *tensor.shape[1:]), dtype=tensor.dtype, device="meta")
+        rows = torch.arange(count, device=tensor.device) % size
+        return tensor.detach().index_select(0, rows).requires_grad_(tensor.requires_grad)
+
+    if not size:
+        raise InvalidInput("the batch is empty")
+    return pytree.tree_map_only(torch.Tensor, resize, batch)  # type: ignore[no-any-return]
+
+
+Line = Callable[[int], _native.Graph]
+
+
+def scaled(small: _native.Graph, at: int, large: _native.Graph, beyond: int) -> Line | None:
+    """The graph of any batch size out of those of two; None if they are not alike."""
+    if len(small) != len(large) or len(small.storages) != len(large.storages):
+        return None
+    pairs = zip(small.nodes, large.nodes, strict=True)
+    if any(_wiring(a) != _wiring(b) for a, b in pairs):
+        return None
+    step = beyond - at
+
+    def line(n: int) -> _native.Graph:
+        def between(low: float, high: float) -> float:
+            return low + (high - low) * (n - at) / step
+
+        nodes = [
+            _native.Node(
+                a.name,
+                a.op,
+                a.phase,
+                reads=a.reads,
+                writes=a.writes,
+                updates=a.updates,
+                effect=a.effect,
+                time=max(between(a.time, b.time), 0.0),
+                workspace=max(a.workspace + (b.workspace - a.workspace) * (n - at) // step, 0),
+            )
+            for a, b in zip(small.nodes, large.nodes, strict=True)
+        ]
+        storages = [
+            (max(a + (b - a) * (n - at) // step, 0), role)
+            for (a, role), (b, _) in zip(small.storages, large.storages, strict=True)
+        ]
+        return _native.Graph(
+            small.name, storages=storages, nodes=nodes, outputs=small.outputs, targets=_once(small)
+        )
+
+    return line
+
+
+def _once(graph: _native.Graph) -> list[int]:
+    return [at for at, node in enumerate(graph.nodes) if node.effect == "once"]
+
+
+def _wiring(node: _native.Node) -> tuple[Any, ...]:
+    return node.op, node.phase, node.reads, node.writes, node.updates, node.effect
+
+
+def largest(fits: Callable[[int], bool], is_likely: Callable[[int], bool | None]) -> int:
+    """The largest number that fits; 0 if 1 does not. `is_likely` is cheap, and knows or says None;
+    `fits` decides.
+    """
+    guess = _search(lambda n: bool(is_likely(n))) if is_likely(1) is not None else 0
+    if guess and fits(guess) and not fits(guess + 1):
+        return guess
+    return _search(fits)
+
+
+def _search(fits: Callable[[int], bool]) -> int:
+    low, high = 0, 1
+    while high <= LARGEST_BATCH and fits(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
