@@ -176,9 +176,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     shown.export = arguments.export.as_deref().map(|path| (&source, path));
     rekindle::train::run(&mut session, &files, &mut shown)?;
     let told = shown.finish(&session)?;
-    if let Some(out) = &arguments.out {
-        output::wrote(out);
-    }
+    arguments.out.iter().chain(&arguments.export).for_each(|path| output::wrote(path));
     let resident = resident_peak();
     if let (Some(resident), true) = (resident, lines.shown) {
         println!("\nThe process never had more than {resident} in memory, says the system.");
