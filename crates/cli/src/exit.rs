@@ -8,6 +8,7 @@ use rekindle_data::DataError;
 use rekindle_engine::EngineError;
 use rekindle_graph::FileError;
 use rekindle_models::ModelError;
+use rekindle_onnx::OnnxError;
 use rekindle_plan::PlanError;
 use rekindle_plan::mutwo::ActivationPlanError;
 use rekindle_profile::ProfileError;
@@ -165,10 +166,19 @@ fn of_training(error: &rekindle::Error) -> Option<u8> {
         | Error::Data(DataError::NoTokenizer | DataError::TooFew { .. }) => Some(USAGE),
         Error::Data(DataError::Thread(_) | DataError::Ended) => None,
         Error::Plan(PlanError::AlreadyMoves { .. }) | Error::Data(_) => Some(BAD_FILE),
+        Error::Onnx(error) => Some(of_onnx(error)),
         Error::Plan(PlanError::Stopped { .. })
         | Error::Profile(_)
         | Error::Engine(_)
         | Error::OtherNodes { .. } => None,
+    }
+}
+
+/// The code for an ONNX file: a mistake, unless the file is bad.
+fn of_onnx(error: &OnnxError) -> u8 {
+    match error {
+        OnnxError::Extent { .. } | OnnxError::Loss { .. } => USAGE,
+        _ => BAD_FILE,
     }
 }
 

@@ -85,7 +85,7 @@ impl Onnx {
     /// If an operator is not supported, or the shapes or the loss do not fit.
     pub fn train(&self, loss: Loss, options: &ModelOptions) -> Result<Model, OnnxError> {
         let (forward, builder) = import::forward(self, loss, options, Mode::Train)?;
-        Ok(forward.train(builder, options.optimizer)?)
+        Ok(forward.train(builder, options.updates())?)
     }
 
     /// The forward pass alone, without dropout and with the running statistics of batch-norms.

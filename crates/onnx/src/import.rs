@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rekindle_models::{Forward, InputKind, ModelOptions};
-use rekindle_program::{Builder, DType, Init, Var};
+use rekindle_program::{Builder, DType, Init, Settings, Var};
 
 use crate::fold::{self, Constant};
 use crate::proto::{Elements, Extent, NodeProto};
@@ -145,9 +145,10 @@ impl<'a> Import<'a> {
             // An output is read by the caller, too.
             readers.entry(&output.name).or_default().push(usize::MAX);
         }
+        let settings = Settings { inference: mode == Mode::Evaluate, ..options.settings.clone() };
         let mut import = Import {
             onnx,
-            builder: Builder::new(format!("onnx-b{}", options.batch)),
+            builder: Builder::with_settings(format!("onnx-b{}", options.batch), settings),
             mode,
             dropout: options.dropout,
             values: BTreeMap::new(),

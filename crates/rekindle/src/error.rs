@@ -7,6 +7,7 @@ use rekindle_engine::{EngineError, Peak};
 use rekindle_graph::Bytes;
 use rekindle_models::ModelError;
 use rekindle_models::weights::WeightsError;
+use rekindle_onnx::OnnxError;
 use rekindle_plan::PlanError;
 use rekindle_profile::ProfileError;
 use rekindle_rewrite::RewriteError;
@@ -83,6 +84,8 @@ pub enum Error {
     NothingToEvaluate,
     #[error(transparent)]
     Data(#[from] DataError),
+    #[error(transparent)]
+    Onnx(#[from] OnnxError),
     #[error(transparent)]
     Weights(#[from] WeightsError),
     #[error("the checkpoint {} cannot be {what}: {why}", path.display())]

@@ -44,6 +44,7 @@ or a safetensors file with these), text (.txt, .md; with --tokenizer) or a token
 same bits.
 
 Examples:
+  rekindle train model.onnx --data images --budget 1GiB --validate 10% --export trained.onnx
   rekindle train resnet18 --data images --budget 1GiB --epochs 3 --validate 10% --out t.safetensors
   rekindle train gpt2 --weights gpt2.safetensors --tokenizer tokenizer.json --data text \\
     --budget 3GiB --accumulate 8 --lora 8 --out t.safetensors
@@ -68,6 +69,9 @@ pub(crate) struct Arguments {
     /// last ones if there is none
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Write the ONNX file of the model with the trained weights to this file
+    #[arg(long, value_name = "FILE.onnx")]
+    export: Option<PathBuf>,
     /// Start with the weights in this safetensors file
     #[arg(long, value_name = "FILE")]
     weights: Option<PathBuf>,
@@ -116,6 +120,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     check(arguments)?;
     let lines = Lines { shown: !arguments.json, indent: "" };
     let source = Source::new(&arguments.model)?;
+    if arguments.export.is_some() && !source.is_file() {
+        let why = "a model that is built in has no ONNX file to write again; use --out";
+        return Err(UsageError(why.into()).into());
+    }
     let data = Data::open(arguments, &source)?;
     let updates = arguments.learning.updates()?;
     let model = source.training(&arguments.model, data.classes(arguments), &updates)?;
@@ -154,7 +162,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         data_memory: Bytes(memory.data.get() / 2),
     };
     let mut session = Session::new(start)?;
-    begin(arguments, &mut session, &lines)?;
+    begin(arguments, &source, &mut session, &lines)?;
     let files = Files {
         weights: arguments.out.clone(),
         note: Some(("rekindle.trained", note(arguments, &data).to_string())),
@@ -165,11 +173,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let outputs = [arguments.csv.as_deref(), arguments.json_lines.as_deref()];
     let metrics = MetricsFiles::open(outputs, &arguments.reported, session.updates_done())?;
     let mut shown = Shown::new(metrics, &lines, &session, data.dataset.skipped());
+    shown.export = arguments.export.as_deref().map(|path| (&source, path));
     rekindle::train::run(&mut session, &files, &mut shown)?;
     let told = shown.finish(&session)?;
-    if let Some(out) = &arguments.out {
-        output::wrote(out);
-    }
+    arguments.out.iter().chain(&arguments.export).for_each(|path| output::wrote(path));
     let resident = resident_peak();
     if let (Some(resident), true) = (resident, lines.shown) {
         println!("\nThe process never had more than {resident} in memory, says the system.");
@@ -204,7 +211,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 fn check(arguments: &Arguments) -> anyhow::Result<()> {
     let Arguments { out, csv, json_lines, weights, checkpoints, .. } = arguments;
     let tokenizer = arguments.data.tokenizer.as_ref();
-    let outputs = [out.as_ref(), csv.as_ref(), json_lines.as_ref()];
+    let outputs = [out.as_ref(), csv.as_ref(), json_lines.as_ref(), arguments.export.as_ref()];
     output::check_outputs(&outputs, &[weights.as_ref(), tokenizer])?;
     for path in weights.iter().chain(tokenizer) {
         open_file(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -369,7 +376,12 @@ fn with_room(
 }
 
 /// Gives a session the weights or the checkpoint that training begins with.
-fn begin(arguments: &Arguments, session: &mut Session<'_>, lines: &Lines) -> anyhow::Result<()> {
+fn begin(
+    arguments: &Arguments,
+    source: &Source,
+    session: &mut Session<'_>,
+    lines: &Lines,
+) -> anyhow::Result<()> {
     let last = arguments.last().filter(|path| arguments.resume && path.exists());
     match (&arguments.weights, last) {
         (_, Some(path)) => {
@@ -381,7 +393,7 @@ fn begin(arguments: &Arguments, session: &mut Session<'_>, lines: &Lines) -> any
             let fresh = rekindle_program::Patterns::new(arguments.fresh.as_deref().unwrap_or(""));
             session.load_weights(path, &fresh)?;
         }
-        (None, None) => {}
+        (None, None) => source.load(session)?,
     }
     Ok(())
 }

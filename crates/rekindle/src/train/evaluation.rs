@@ -7,7 +7,7 @@
 use rekindle_data::{Batch, Batches, Features, Skipped, Wanted};
 use rekindle_engine::{Engine, EngineError, Iteration, Layout};
 use rekindle_graph::Bytes;
-use rekindle_models::{InputKind, Model};
+use rekindle_models::{Input, InputKind, Model};
 
 use crate::Error;
 
@@ -17,9 +17,25 @@ use crate::Error;
 /// If the model learns from something that no data here is.
 pub fn wanted(model: &Model) -> Result<Wanted, Error> {
     let refuse = || Err(Error::NoData { model: model.program.name.clone() });
-    let [data, _labels] = &model.inputs[..] else {
+    let [data, labels] = &model.inputs[..] else {
         return refuse();
     };
+    let is_classes =
+        matches!(labels.kind, InputKind::Classes { .. } | InputKind::NextLabels { .. });
+    if !is_classes {
+        return refuse();
+    }
+    let wanted = features(model, data)?;
+    let samples = model.program.tensor(data.tensor).shape[0];
+    match model.program.tensor(labels.tensor).len() == samples * wanted.labels() {
+        true => Ok(wanted),
+        false => refuse(),
+    }
+}
+
+/// What the features of each sample are.
+fn features(model: &Model, data: &Input) -> Result<Wanted, Error> {
+    let refuse = || Err(Error::NoData { model: model.program.name.clone() });
     let shape = &model.program.tensor(data.tensor).shape;
     match (data.kind, &shape[..]) {
         (InputKind::Features { .. }, &[_, a, b, c]) => {

@@ -32,15 +32,25 @@ pub fn save_merged(
     engine: &Engine,
     note: Option<(&str, String)>,
 ) -> Result<(), Error> {
-    let pieces = |id: StorageId, take: &mut weights::Take<'_>| match model
-        .adapters
-        .iter()
-        .find(|adapter| adapter.weight == id)
-    {
+    let pieces =
+        |id: StorageId, take: &mut weights::Take<'_>| merged_pieces(model, engine, id, take);
+    Ok(weights::save_noted(path, model, note, pieces)?)
+}
+
+/// Hands out the bytes of a weight, with its adapter added if it has one.
+///
+/// # Errors
+/// If it cannot be read, or what `take` says.
+pub fn merged_pieces(
+    model: &Model,
+    engine: &Engine,
+    id: StorageId,
+    take: &mut weights::Take<'_>,
+) -> io::Result<()> {
+    match model.adapters.iter().find(|adapter| adapter.weight == id) {
         Some(adapter) => take(&merged(engine, adapter)?),
         None => engine.read_pieces(id, take),
-    };
-    Ok(weights::save_noted(path, model, note, pieces)?)
+    }
 }
 
 /// The bytes of a matrix and its adapter: `W + scale · B · A`, each element summed in double.

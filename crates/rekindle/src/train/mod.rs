@@ -18,7 +18,7 @@ mod run;
 mod session;
 
 pub use evaluation::{Evaluation, Metrics, wanted};
-pub use files::save_merged;
+pub use files::{merged_pieces, save_merged};
 pub use recipe::{LearningRate, Recipe, Shape};
 pub use run::{Files, Watch, run};
 pub use session::{Session, Start, UpdateReport};

@@ -30,6 +30,13 @@ pub trait Watch {
     fn updated(&mut self, session: &Session<'_>, report: &UpdateReport);
     /// A part of an evaluation is over.
     fn evaluating(&mut self, done: u64, total: u64, skipped: &[Skipped]);
+    /// The weights as they are now are the run's result so far.
+    ///
+    /// # Errors
+    /// If they cannot be put where somebody wants them.
+    fn weights(&mut self, _session: &Session<'_>) -> Result<(), Error> {
+        Ok(())
+    }
     /// An evaluation is over.
     fn evaluated(&mut self, session: &Session<'_>, metrics: &Metrics, is_best: bool);
 }
@@ -53,7 +60,7 @@ pub fn run(session: &mut Session<'_>, files: &Files, watch: &mut dyn Watch) -> R
             let (metrics, is_best) = session.evaluate(&mut told)?;
             watch.evaluated(session, &metrics, is_best);
             if is_best {
-                save_weights(session, files)?;
+                save_weights(session, files, watch)?;
                 if let Some(path) = &files.best {
                     session.save_checkpoint(path)?;
                 }
@@ -67,7 +74,7 @@ pub fn run(session: &mut Session<'_>, files: &Files, watch: &mut dyn Watch) -> R
         }
     }
     if session.best().is_none() {
-        save_weights(session, files)?;
+        save_weights(session, files, watch)?;
     }
     match files.last.as_ref().filter(|_| saved < session.updates_done()) {
         Some(path) => session.save_checkpoint(path),
@@ -75,10 +82,9 @@ pub fn run(session: &mut Session<'_>, files: &Files, watch: &mut dyn Watch) -> R
     }
 }
 
-fn save_weights(session: &Session<'_>, files: &Files) -> Result<(), Error> {
-    let note = files.note.clone();
-    match &files.weights {
-        Some(path) => session.save_weights(path, note),
-        None => Ok(()),
+fn save_weights(session: &Session<'_>, files: &Files, watch: &mut dyn Watch) -> Result<(), Error> {
+    if let Some(path) = &files.weights {
+        session.save_weights(path, files.note.clone())?;
     }
+    watch.weights(session)
 }

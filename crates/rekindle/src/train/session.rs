@@ -98,6 +98,11 @@ impl<'m> Session<'m> {
         &self.engine
     }
 
+    /// The engine, to give it other weights before the first update.
+    pub fn engine_mut(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+
     /// The model.
     pub fn model(&self) -> &'m Model {
         self.model

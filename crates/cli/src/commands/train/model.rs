@@ -1,7 +1,12 @@
-//! Which model is trained: one that is built in.
+//! Which model is trained: one that is built in, or one of an ONNX file.
 
+use std::path::Path;
+
+use rekindle::Error;
+use rekindle::train::{Session, merged_pieces};
 use rekindle_data::Wanted;
 use rekindle_models::{Model, ModelOptions, build};
+use rekindle_onnx::{Loss, Onnx};
 use rekindle_program::{Settings, Updates};
 
 use super::options::ModelArguments;
@@ -10,17 +15,49 @@ use super::options::ModelArguments;
 pub(crate) enum Source {
     /// One that is built in, by its name.
     BuiltIn(String),
+    /// One of a file, with the file's name and what it is trained for.
+    File(Box<Onnx>, String, Loss),
 }
 
 impl Source {
     pub(crate) fn new(arguments: &ModelArguments) -> anyhow::Result<Source> {
-        Ok(Source::BuiltIn(arguments.model.clone()))
+        let path = Path::new(&arguments.model);
+        if path.extension().is_none_or(|ending| ending != "onnx") {
+            return Ok(Source::BuiltIn(arguments.model.clone()));
+        }
+        let onnx = Onnx::open(path).map_err(Error::from)?;
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        Ok(Source::File(Box::new(onnx), name, arguments.loss()))
+    }
+
+    /// Gives a session the weights of the file, if it is of one.
+    pub(crate) fn load(&self, session: &mut Session<'_>) -> Result<(), Error> {
+        if let Source::File(onnx, ..) = self {
+            let model = session.model();
+            let engine = session.engine_mut();
+            onnx.load(model, |id, fill| engine.write_pieces(id, fill))?;
+        }
+        Ok(())
+    }
+
+    /// Writes the file's graph with the weights that a session has.
+    pub(crate) fn export(&self, path: &Path, session: &Session<'_>) -> Result<(), Error> {
+        if let Source::File(onnx, ..) = self {
+            let (model, engine) = (session.model(), session.engine());
+            onnx.export(path, model, |id, take| merged_pieces(model, engine, id, take))?;
+        }
+        Ok(())
+    }
+
+    /// Whether it is one of a file, which can be written again.
+    pub(crate) fn is_file(&self) -> bool {
+        matches!(self, Source::File(..))
     }
 
     /// What files about it are called.
     pub(crate) fn name(&self) -> &str {
         match self {
-            Source::BuiltIn(name) => name,
+            Source::BuiltIn(name) | Source::File(_, name, _) => name,
         }
     }
 
@@ -63,6 +100,10 @@ impl Source {
     fn build(&self, options: &ModelOptions) -> anyhow::Result<Model> {
         match self {
             Source::BuiltIn(name) => Ok(build(name, options)?),
+            Source::File(onnx, _, loss) if options.settings.inference => {
+                Ok(onnx.evaluate(*loss, options).map_err(Error::from)?)
+            }
+            Source::File(onnx, _, loss) => Ok(onnx.train(*loss, options).map_err(Error::from)?),
         }
     }
 }

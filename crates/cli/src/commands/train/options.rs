@@ -6,6 +6,7 @@ use std::str::FromStr;
 use rekindle::train::{LearningRate, Recipe, Shape};
 use rekindle_data::{BadFiles, DataOptions, ImageOptions, TokenType};
 use rekindle_graph::{Budget, Bytes, parse_budget, parse_share};
+use rekindle_onnx::Loss;
 use rekindle_program::op::{AdamOptions, SgdOptions};
 use rekindle_program::{Lora, Optimizer, Patterns, Settings, Updates};
 use serde_json::{Value, json};
@@ -35,8 +36,15 @@ impl FromStr for Validation {
 #[derive(clap::Args)]
 #[command(next_help_heading = "The model")]
 pub(crate) struct ModelArguments {
-    /// Name of the model; `rekindle models` lists them
+    /// Name of the model, as `rekindle models` lists them, or an ONNX file
     pub(crate) model: String,
+    /// What a model of an ONNX file is trained for; graph is a loss that the file has
+    #[arg(
+        long,
+        default_value = "cross-entropy",
+        value_parser = Loss::ALL.map(Loss::name)
+    )]
+    loss: String,
     /// Number of samples in a batch
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = parse_count)]
     pub(crate) batch_size: usize,
@@ -97,6 +105,11 @@ impl ModelArguments {
         })
     }
 
+    /// What a model of an ONNX file is trained for.
+    pub(crate) fn loss(&self) -> Loss {
+        Loss::from_name(&self.loss).expect("clap allows no other name")
+    }
+
     /// Whether every parameter is trained.
     pub(crate) fn trains_all(&self) -> bool {
         self.freeze.is_none() && self.lora.is_none()
@@ -106,6 +119,7 @@ impl ModelArguments {
     pub(crate) fn recipe(&self) -> Value {
         json!({
             "model": self.model,
+            "loss": self.loss,
             "classes": self.classes,
             "dropout": self.dropout,
             "freeze": self.freeze,

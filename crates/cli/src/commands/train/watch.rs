@@ -1,6 +1,6 @@
 //! A run on the terminal and in the metrics' files, while it goes on.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use rekindle::train::{Metrics, Session, UpdateReport, Watch};
@@ -9,6 +9,7 @@ use rekindle_graph::StorageId;
 use rekindle_models::InputKind;
 use serde_json::{Value, json};
 
+use super::Source;
 use super::metrics::{MetricsFiles, Row};
 use crate::commands::stages::Lines;
 use crate::output::note;
@@ -30,6 +31,8 @@ pub(crate) struct Shown<'a> {
     bad: Vec<PathBuf>,
     epoch: Epoch,
     evaluations: Vec<Value>,
+    /// Where the model's file is written again, if it is.
+    pub(crate) export: Option<(&'a Source, &'a Path)>,
     /// What went wrong where it could not be told.
     failed: Option<anyhow::Error>,
 }
@@ -58,6 +61,7 @@ impl<'a> Shown<'a> {
             bad: Vec::new(),
             epoch: Epoch::default(),
             evaluations: Vec::new(),
+            export: None,
             failed: None,
         };
         for (path, why) in skipped {
@@ -183,6 +187,13 @@ impl Watch for Shown<'_> {
     fn evaluating(&mut self, done: u64, total: u64, skipped: &[Skipped]) {
         skipped.iter().for_each(|skipped| self.skip(skipped));
         self.bar.show(done, total, "evaluating");
+    }
+
+    fn weights(&mut self, session: &Session<'_>) -> Result<(), rekindle::Error> {
+        match self.export {
+            Some((source, path)) => source.export(path, session),
+            None => Ok(()),
+        }
     }
 
     fn evaluated(&mut self, session: &Session<'_>, metrics: &Metrics, is_best: bool) {
