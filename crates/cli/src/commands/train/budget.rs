@@ -6,7 +6,7 @@ use crate::exit::UsageError;
 use crate::summary::percent;
 
 /// What a process needs beside its arena and its data: code, stacks, the model's graphs and what
-/// the planner leaves behind. The largest that was measured is in `bench/README.md`.
+/// the planner leaves behind. A guess on the safe side: a small step left 23 MiB resident in all.
 pub(crate) const BESIDE: Bytes = Bytes(64 << 20);
 
 /// What is not the step's.
