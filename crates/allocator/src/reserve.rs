@@ -1,8 +1,8 @@
 //! Plans for which the allocator reserves no more than a budget.
 //!
 //! The planner knows live bytes only. So where the allocator would reserve more than the budget for
-//! its plan, the planner is asked again for a peak that is lower by the excess, until it holds or
-//! the planner has nothing lower.
+//! its plan, the planner is asked again for a peak that is lower by the excess, and where it has none
+//! so low, by half of that, until it holds.
 
 use rekindle_graph::{Bytes, Graph, Plan};
 use rekindle_plan::{Options, PlanError, Planned, Watch, plan, smallest};
@@ -14,13 +14,13 @@ use crate::{Footprint, Segments, footprint};
 pub enum ReserveError {
     /// For every plan found the allocator would reserve more.
     #[error(
-        "the budget of {budget} is too small: the allocator would reserve {smallest} for the \
-         smallest plan that is known; give it as much, or try expandable segments"
+        "the budget of {budget} is too small: the allocator would reserve {smallest} at \
+         least, by the plans that are known; give it as much, or try expandable segments"
     )]
     DoesNotFit {
         /// What was asked for.
         budget: Bytes,
-        /// What is reserved for the smallest plan.
+        /// The least that is reserved for any plan that was tried.
         smallest: Bytes,
     },
     /// The planner failed for another reason.
@@ -47,24 +47,34 @@ pub fn plan_reserved(
     watch: &mut dyn Watch,
 ) -> Result<(Planned, Footprint), ReserveError> {
     let mut room = budget;
+    // What was planned last, and the least that was reserved for any plan.
+    let mut last: Option<Bytes> = None;
+    let mut lowest = Bytes(u64::MAX);
     for _ in 0..ROUNDS {
-        let planned = match plan(graph, room, options, watch) {
-            Ok(planned) => planned,
-            Err(PlanError::Infeasible(_)) => break,
-            Err(error) => return Err(error.into()),
+        let planned = match (plan(graph, room, options, watch), last) {
+            (Ok(planned), _) => planned,
+            // Too much was taken off: half of it.
+            (Err(PlanError::Infeasible(_)), Some(peak)) => {
+                room = Bytes((room + peak).get() / 2);
+                continue;
+            }
+            (Err(PlanError::Infeasible(_)), None) => break,
+            (Err(error), _) => return Err(error.into()),
         };
         let found = reserved_for(graph, &planned.plan, segments);
         if found.reserved <= budget {
             return Ok((for_budget(planned, budget), found));
         }
         let excess = found.reserved - budget;
+        lowest = lowest.min(found.reserved);
+        last = Some(planned.plan.peak);
         room = planned.plan.peak.saturating_sub(excess + Bytes(excess.get() / MARGIN));
     }
     let least = smallest(graph, options, watch)?;
     let found = reserved_for(graph, &least.plan, segments);
     match found.reserved <= budget {
         true => Ok((for_budget(least, budget), found)),
-        false => Err(ReserveError::DoesNotFit { budget, smallest: found.reserved }),
+        false => Err(ReserveError::DoesNotFit { budget, smallest: found.reserved.min(lowest) }),
     }
 }
 
