@@ -248,9 +248,7 @@ def _operations(module: fx.GraphModule, kind: str, *scopes: Any) -> list[str]:
             stack.enter_context(scope)
         stack.enter_context(dispatched_as_traced())
         runner = _Elsewhere(module, kind)
-        inputs = [
-            runner.moved(fake_of(node)) for node in module.graph.find_nodes(op="placeholder")
-        ]
+        inputs = [runner.moved(fake_of(node)) for node in module.graph.find_nodes(op="placeholder")]
         stack.enter_context(log)
         try:
             runner.run(*inputs)

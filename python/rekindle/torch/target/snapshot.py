@@ -113,9 +113,7 @@ def _history(
     # At the end there is what was there at the start, and what the events took.
     there = sum(int(segment["total_size"]) for segment in segments)
     reserved = most + max(there - taken, 0)
-    return Snapshot(
-        [*early, *requests], _highest(requests, early), reserved, is_expandable
-    )
+    return Snapshot([*early, *requests], _highest(requests, early), reserved, is_expandable)
 
 
 def _highest(requests: list[tuple[int, int | None]], early: list[tuple[int, int]]) -> int:

@@ -383,9 +383,7 @@ def _resident(model: torch.nn.Module, dtype: torch.dtype | None) -> int:
     return sum(found.values())
 
 
-def _costed(
-    joint: Joint, lowered: Lowered, device: Device
-) -> tuple[_native.Graph, list[str]]:
+def _costed(joint: Joint, lowered: Lowered, device: Device) -> tuple[_native.Graph, list[str]]:
     """The graph with the device's times and scratch, and its operations."""
     operations = [str(node.target) for node in joint.computing()]
     if not device.is_gpu:
@@ -395,8 +393,6 @@ def _costed(
     times = [known.get(node, 0.0) if node is not None else 0.0 for node in lowered.nodes]
     scratch = [scratch_of(node) if node in known else 0 for node in lowered.nodes]
     return lowered.graph.with_times(times).with_workspaces(scratch), operations
-
-
 
 
 def _size(size: int) -> str:
