@@ -12,13 +12,13 @@ import unittest
 from collections.abc import Callable
 from unittest import mock
 
+import rekindle
 import torch
+from rekindle.torch import eager_route
+from rekindle.torch.module import session_of
+from rekindle.torch.target import carry_over
 from torch import nn
 from torch.nn import functional
-
-import rekindle
-from rekindle.torch import capture, eager_route
-from rekindle.torch.module import session_of
 
 BATCH = (64, 32)
 
@@ -168,7 +168,7 @@ class Checks(Case):
         self.step()
 
     def test_a_capture_that_computes_something_else_is_refused(self) -> None:
-        with mock.patch.object(capture, "eager_dispatch", contextlib.nullcontext):
+        with mock.patch.object(carry_over, "eager_dispatch", contextlib.nullcontext):
             with self.assertRaisesRegex(rekindle.CheckFailed, "differ from eager's"):
                 self.step()
 

@@ -10,21 +10,21 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
+import rekindle
 import torch
 from planned_models import FAMILIES
-from test_compile import BATCH, Layers
-from torch import nn
-from torch.nn import functional as F
-
-import rekindle
 from rekindle.torch import allow_atomics, trace
 from rekindle.torch.capture import capture
 from rekindle.torch.effects import Effect, effect_of
+from rekindle.torch.module import session_of
 from rekindle.torch.target.autocast import HOST_ONLY, KERNELS
 from rekindle.torch.target.carry_over import SUBSTITUTIONS, autocast_on
 from rekindle.torch.target.devices import DEVICES, device_named
 from rekindle.torch.target.interfaces import autocast_of, without_contents
 from rekindle.torch.target.scratch import scratch_of
+from test_compile import BATCH, Layers
+from torch import nn
+from torch.nn import functional as F
 
 HALF = torch.bfloat16
 
@@ -132,6 +132,8 @@ class TheHost(TargetCase):
                 planned = rekindle.compile(model, plan=file, check=True)
                 # The first step also compares with eager, which makes numbers of its own.
                 planned(*batch).backward()
+                # A call that may be compared copies the buffers before it begins.
+                session_of(planned).check = False
                 model.zero_grad()
                 there = [*model.parameters(), *model.buffers(), *batch]
                 with rekindle.measure_peak(there) as measured:
@@ -232,7 +234,7 @@ class AGpu(TargetCase):
                 capture(on_meta(Attends()), tokens(), device, torch.float16)
 
     def test_what_cannot_be_carried_over_is_named(self) -> None:
-        with self.assertRaisesRegex(rekindle.CannotCarryOver, "_thnn_fused_lstm_cell"):
+        with self.assertRaisesRegex(rekindle.CannotCarryOver, "the host runs aten.addmm"):
             trace(Recurs(), torch.randn(5, 4, 16), device="H100-80GB")
         with self.assertRaisesRegex(rekindle.InvalidInput, "no data sheet"):
             trace(Layers(), torch.randn(4, 32), device="H100-79GB")
