@@ -1,8 +1,8 @@
 //! Plans for which the allocator reserves no more than a budget.
 //!
 //! The planner knows live bytes only. So where the allocator would reserve more than the budget for
-//! its plan, the planner is asked again for a peak that is lower by the excess, and where it has none
-//! so low, by half of that, until it holds.
+//! its plan, the planner is asked again for a peak that is lower by the excess, and where it has
+//! none so low, by half of that, until it holds.
 
 use rekindle_graph::{Bytes, Graph, Plan};
 use rekindle_plan::{Options, PlanError, Planned, Watch, plan, smallest};
