@@ -26,6 +26,7 @@ __all__ = [
     "SplitStep",
     "StoreFailed",
     "TorchMissing",
+    "UnknownSize",
     "Unplanned",
     "UnplannedPart",
     "UnsupportedGraph",
@@ -67,6 +68,10 @@ class PlanningStopped(RekindleError):
 
 class UnsupportedGraph(RekindleError):
     """A captured graph with something in it that cannot be planned."""
+
+
+class UnknownSize(UnsupportedGraph):
+    """A captured graph with a size in it that depends on values, and is known only when it runs."""
 
 
 class UnsupportedOption(RekindleError, NotImplementedError):

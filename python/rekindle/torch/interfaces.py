@@ -52,6 +52,7 @@ NEEDED: tuple[Interface, ...] = (
     ("tree_map_only", "torch.utils._pytree"),
     ("TorchDispatchMode", "torch.utils._python_dispatch"),
     ("_disable_current_modes", "torch.utils._python_dispatch"),
+    ("GuardOnDataDependentSymNode", "torch.fx.experimental.symbolic_shapes"),
     ("_get_attr", "torch.fx.graph_module"),
     ("_get_current_graph_task_keep_graph", "torch._C._autograd"),
     ("_profiler_enabled", "torch._C._autograd"),
@@ -134,6 +135,7 @@ from torch._guards import detect_fake_mode  # noqa: E402
 from torch._inductor import config as inductor_config  # noqa: E402
 from torch._ops import OpOverload  # noqa: E402
 from torch._subclasses.fake_tensor import unset_fake_temporarily as without_fakes  # noqa: E402
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode  # noqa: E402
 from torch.fx.graph_module import _get_attr as attribute_of  # noqa: E402
 from torch.utils import _pytree as pytree  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
@@ -219,6 +221,15 @@ def without_fakes_log() -> Iterator[None]:
         yield
     finally:
         log.disabled = before
+
+
+def number_of(symbol: Any) -> int | float | bool | None:
+    """The number that a symbolic size is known to be; None if it depends on values."""
+    number: int | float | bool | None = symbol.node.maybe_as_int()
+    if number is None and not isinstance(symbol, torch.SymInt):
+        expression = symbol.node.expr
+        number = float(expression) if getattr(expression, "is_number", False) else None
+    return number
 
 
 def mark_boxed(call: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:

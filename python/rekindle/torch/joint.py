@@ -34,8 +34,8 @@ from rekindle.torch.interfaces import (
     schema_of,
     storage_key,
 )
-
 from rekindle.torch.masks import shrink_masks
+from rekindle.torch.sizes import settle_sizes
 
 
 @dataclass(frozen=True, order=True)
@@ -52,7 +52,8 @@ class Joint:
     def __init__(
         self, module: fx.GraphModule, num_forward_outputs: int, static_inputs: Sequence[int]
     ) -> None:
-        _refuse_sizes_that_are_not_known(module.graph)
+        settle_sizes(module.graph)
+        _refuse_layouts(module.graph)
         shrink_masks(module.graph)
         self.module = module
         self.graph = module.graph
@@ -228,18 +229,11 @@ def _refuse_streams(node: fx.Node) -> None:
         )
 
 
-def _refuse_sizes_that_are_not_known(graph: fx.Graph) -> None:
+def _refuse_layouts(graph: fx.Graph) -> None:
     for node in graph.nodes:
         _refuse_streams(node)
         for leaf in pytree.tree_leaves(node.meta.get("val")):
-            is_tensor = isinstance(leaf, torch.Tensor)
-            sizes = tuple(leaf.shape) if is_tensor else (leaf,)
-            if any(isinstance(s, (torch.SymInt, torch.SymFloat, torch.SymBool)) for s in sizes):
-                raise UnsupportedGraph(
-                    f"{node.name} has a size that is known only when it runs ({leaf}); a plan "
-                    "needs numbers: compile with dynamic=False and mark no dimension as dynamic"
-                )
-            if is_tensor and leaf.layout is not torch.strided:
+            if isinstance(leaf, torch.Tensor) and leaf.layout is not torch.strided:
                 raise UnsupportedGraph(
                     f"{node.name} gives a tensor whose layout is {leaf.layout}, and how many bytes "
                     "it takes is known only when it runs; use dense tensors, and sparse=False in "

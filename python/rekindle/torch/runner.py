@@ -20,13 +20,21 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from rekindle.errors import OverBudget, RekindleError, Unplanned, UnplannedPart, WrongInput
+from rekindle.errors import (
+    OverBudget,
+    RekindleError,
+    UnknownSize,
+    Unplanned,
+    UnplannedPart,
+    WrongInput,
+)
 from rekindle.torch.eager_check import EagerCheck
 from rekindle.torch.eager_route import Route
 from rekindle.torch.held import gradient_bytes, resident_bytes, storage_bytes
 from rekindle.torch.interfaces import (
     BackendCompilerFailed,
     CaptureFailed,
+    GuardOnDataDependentSymNode,
     TorchRuntimeError,
     Unsupported,
     UserError,
@@ -56,6 +64,8 @@ class Compiled:
         self.function = self._compile()
         self.numbers: set[int] = set()
         """The graphs that were captured."""
+        self.end = ""
+        """Why the step is not one graph."""
 
     def _compile(self) -> Callable[..., Any]:
         backend = self._session.backend()
@@ -73,8 +83,26 @@ class Compiled:
                 if not self.is_whole:
                     raise
                 # Nothing has run yet: a whole graph is captured before it runs.
-                self.is_whole = self.route.change(str(end))
-                self.function = self._compile()
+                self.is_whole, self.end = self.route.change(str(end)), str(end)
+            except (BackendCompilerFailed, GuardOnDataDependentSymNode) as failure:
+                cause = cause_of(failure)
+                if not (self.is_whole and depends_on_values(cause)):
+                    raise
+                # A whole graph has sizes of all kinds; one that may end, ends before these.
+                self.is_whole, self.end = False, str(cause)
+            self.function = self._compile()
+
+
+def cause_of(failure: Exception) -> Exception:
+    """What a backend has raised, or what was raised before it was asked."""
+    if isinstance(failure, BackendCompilerFailed):
+        return failure.inner_exception
+    return failure
+
+
+def depends_on_values(cause: Exception) -> bool:
+    """Whether a graph could not be made because a size in it depends on values."""
+    return isinstance(cause, (UnknownSize, GuardOnDataDependentSymNode))
 
 
 def _function_of_its_own(
@@ -133,7 +161,7 @@ class Runner:
         result = self._call(compiled, args, kwargs)
         compiled.numbers.update(session.call.captured)
         session.end()
-        self._complain()
+        self._complain(compiled)
         session.autocast.watch(result)
         session.told_compiled.update(compiled.route.told_compiled())
         if check is not None and session.call.captured:
@@ -191,8 +219,8 @@ class Runner:
             ):
                 return compiled.run(*args, **kwargs)
         except BackendCompilerFailed as failure:
-            if isinstance(failure.inner_exception, RekindleError):
-                raise failure.inner_exception from None
+            if isinstance(cause_of(failure), RekindleError):
+                raise cause_of(failure) from None
             raise
         except CaptureFailed as failure:
             raise RekindleError(
@@ -203,16 +231,16 @@ class Runner:
             raise _wrong_input(failure, args, kwargs) from None
         except RuntimeError as failure:
             if has_captured_nothing(failure):
-                raise self._unplanned() from None
+                raise self._unplanned(compiled) from None
             raise
 
-    def _complain(self) -> None:
+    def _complain(self, compiled: Compiled) -> None:
         """Says what of the call was not planned."""
         call = self.session.call
         if call.ran_without_gradients and not call.runs:
             return
         if not call.runs:
-            raise self._unplanned()
+            raise self._unplanned(compiled)
         if call.breaks and not is_sharded(self.module):
             self.session.ends.update(why.partition("\n")[0] for why in call.breaks)
             what = (
@@ -227,10 +255,10 @@ class Runner:
                 stacklevel=2,
             )
 
-    def _unplanned(self) -> Unplanned:
-        return Unplanned("no part of this call ran by a plan: " + self._why_unplanned())
+    def _unplanned(self, compiled: Compiled) -> Unplanned:
+        return Unplanned("no part of this call ran by a plan: " + self._why_unplanned(compiled.end))
 
-    def _why_unplanned(self) -> str:
+    def _why_unplanned(self, end: str) -> str:
         parts = self.module.named_modules()
         hooked = [name for name, part in parts if has_backward_hook(part)]
         if hooked:
@@ -238,6 +266,12 @@ class Runner:
                 f"{hooked[0] or 'the module'} has a backward hook (register_full_backward_hook), "
                 "with which torch.compile leaves the call to eager; remove it, and hook a tensor "
                 "(Tensor.register_hook) or a parameter instead"
+            )
+        if end:
+            return (
+                f"the graph would end at {reason_of(end)}, and where that is inside a loop "
+                "torch.compile leaves all of the loop to eager; move it out of the loop, or make "
+                "what the loop repeats a module of its own"
             )
         return (
             "is torch.compile disabled (TORCHDYNAMO_DISABLE, torch.compiler.disable), or is there "
@@ -283,13 +317,13 @@ def _wrong_input(
         if isinstance(value, torch.Tensor)
     ]
     return WrongInput(
-        f"the module does not run with these arguments ({', '.join(shapes)}): " + reason_of(failure)
+        f"the module does not run with these arguments ({', '.join(shapes)}): "
+        + reason_of(str(failure))
     )
 
 
-def reason_of(failure: Exception) -> str:
+def reason_of(text: str) -> str:
     """What an operation says, and where it was called, out of the compiler's trace."""
-    text = str(failure)
-    said = text.split("got ", 1)[-1].splitlines()[0]
+    said = text.split("got ", 1)[-1].strip().splitlines()[0]
     places = [line.strip() for line in text.splitlines() if line.strip().startswith("File ")]
     return f"{said} ({places[-1]})" if places else said
