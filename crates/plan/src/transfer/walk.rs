@@ -499,7 +499,9 @@ impl<'a> Walk<'a> {
             return;
         }
         self.compute = self.compute.max(place.leaves).max(place.arrives);
-        if place.stored && !place.at_start {
+        // Its copy may serve in another life.
+        let is_last = place.used as usize == self.lives.uses.of(s).len();
+        if is_last && place.stored && !place.at_start {
             place.stored = false;
             self.held -= self.lives.bytes[s];
         }
