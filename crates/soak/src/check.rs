@@ -11,13 +11,16 @@ use rekindle_verify::{verify, verify_rewritten};
 use crate::random::Random;
 use crate::{random_graph, random_moves};
 
-/// Budgets for each strategy on each graph.
-const BUDGETS: usize = 3;
+/// Budgets for each strategy on each graph, without a store and with one: more would spend the time on
+/// few graphs.
+const BUDGETS: usize = 1;
 /// In this percentage of cases the strategy works on after its first plan. More would spend the
 /// time on few graphs.
 const LONGER: usize = 5;
 /// In this percentage of cases the same question is asked twice.
 const TWICE: usize = 25;
+/// In this percentage of cases a whole frontier is planned.
+const FRONTIERS: usize = 5;
 /// Plans of no use that recompute and move, on each graph.
 const MOVES: u64 = 3;
 /// Sums of times in different orders differ by less than this share.
@@ -50,7 +53,7 @@ pub fn check(seed: u64, size: usize) -> Result<usize> {
                 .with_context(|| format!("{} at {} bytes", strategy.name, budget.get()))?;
             plans.extend(planned);
         }
-        if random.chance(20) {
+        if random.chance(FRONTIERS) {
             check_frontier(&graph, &options).with_context(|| strategy.name)?;
         }
     }
@@ -100,7 +103,7 @@ fn check_stores(graph: &Graph, random: &mut Random) -> Result<usize> {
             }
             plans.extend(planned);
         }
-        if random.chance(20) {
+        if random.chance(FRONTIERS) {
             check_frontier(graph, &options).with_context(|| strategy.name)?;
         }
     }
