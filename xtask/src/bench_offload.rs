@@ -12,9 +12,9 @@ use crate::repo::{Repo, output};
 
 /// With the arguments that the example takes: model, batch, optimizer, rounds, budget.
 const CASES: [Case; 3] = [
-    ("resnet152-b4-50", "resnet152 4 sgd 5 50%"),
-    ("resnet152-b4-35", "resnet152 4 sgd 5 35%"),
-    ("bert-base-b8-30", "bert-base 8 adam 4 30%"),
+    ("resnet152-b4-50", "resnet152 4 sgd 9 50%"),
+    ("resnet152-b4-35", "resnet152 4 sgd 9 35%"),
+    ("bert-base-b8-30", "bert-base 8 adam 9 30%"),
 ];
 
 /// How far the measured overhead may be from the predicted one, in points of percent.
