@@ -5,13 +5,12 @@ what watches over the first step.
 from __future__ import annotations
 
 import contextlib
-import warnings
 from typing import Any
 
 import torch
 from torch import fx
 
-from rekindle.errors import OverBudget, RetainedGraph
+from rekindle.errors import RetainedGraph
 from rekindle.torch.autocast import BackwardAutocast
 from rekindle.torch.bit_check import BitCheck
 from rekindle.torch.execute import Boxed, boxed
@@ -38,7 +37,6 @@ class Halves:
         autocast: BackwardAutocast,
         *,
         check: bool = False,
-        inductor: bool = False,
         transfers: Transfers | None = None,
     ) -> None:
         self.number = number
@@ -46,7 +44,6 @@ class Halves:
         self.planned = planned
         self.autocast = autocast
         self.check = check
-        self.inductor = inductor
         self.transfers = transfers
         """What moves values to the store, if there is one."""
         self._slots = 0
@@ -58,21 +55,21 @@ class Halves:
     def _new_watch(self) -> BitCheck | Meter | None:
         if self.check:
             return BitCheck(self.planned)
-        return Meter(self.planned, warn_over_budget) if self.inductor else None
+        return None if self.planned.compiled is None else Meter(self.planned)
 
-    def forward(self, module: fx.GraphModule, inputs: list[Any]) -> Boxed:
+    def forward(self, module: fx.GraphModule) -> Boxed:
         """Runs the forward of the plan of the time."""
         self._slots = len(outputs_of(module.graph)) - self._num_outputs
-        self._forward = self._watched_forward(self._executor(module, inputs, is_backward=False))
+        self._forward = self._watched_forward(self._executor(module, is_backward=False))
 
         def call(arguments: list[Any]) -> Any:
             return self._forward(arguments)
 
         return mark_boxed(call)
 
-    def backward(self, module: fx.GraphModule, inputs: list[Any]) -> Boxed:
+    def backward(self, module: fx.GraphModule) -> Boxed:
         """Runs the backward of the plan of the time."""
-        self._backward = self._watched_backward(self._executor(module, inputs, is_backward=True))
+        self._backward = self._watched_backward(self._executor(module, is_backward=True))
 
         def call(arguments: list[Any]) -> Any:
             _refuse_retained_graph()
@@ -91,12 +88,11 @@ class Halves:
     def _watched_backward(self, run: Boxed) -> Boxed:
         return run if self._watch is None else self._watch.backward(run)
 
-    def _executor(self, module: fx.GraphModule, inputs: list[Any], *, is_backward: bool) -> Boxed:
-        if not self.inductor:
+    def _executor(self, module: fx.GraphModule, *, is_backward: bool) -> Boxed:
+        compiled = self.planned.compiled
+        if compiled is None:
             return boxed(module, self.transfers)
-        from rekindle.torch.inductor import compile_half
-
-        return compile_half(module, inputs, is_backward=is_backward)
+        return compiled.backward.run if is_backward else compiled.forward.run
 
     def replace(self, planned: PlannedGraph) -> bool:
         """Runs another plan of the graph from now on. No forward may wait for its backward. False
@@ -155,19 +151,6 @@ def leave_room(planned: PlannedGraph) -> None:
 
 LEAST_ROOM = 8
 """Values that a later plan may save beyond those that the plain step would, and a quarter."""
-
-
-def warn_over_budget(planned: PlannedGraph) -> None:
-    """Says so if a step that was measured needed more than it may."""
-    budget, measured = planned.plan.budget, planned.measured_peak
-    if measured is not None and measured > budget:
-        warnings.warn(
-            f"Inductor's modules needed {measured} bytes, {measured - budget} more than the budget "
-            f"of {budget}: it fuses and reorders, and its operations take scratch, which no plan "
-            "foresees; lower the budget by as much, or leave inductor=True out",
-            OverBudget,
-            stacklevel=2,
-        )
 
 
 def _refuse_retained_graph() -> None:

@@ -9,8 +9,9 @@ apart as Inductor likes them inside a module only. Draws stay those of the devic
 the module's order, and a repeated draw starts from the saved state.
 
 What changes: fused operations round differently, so numbers are close to eager's and not equal to
-them. Inside a module Inductor fuses, moves and reuses, so the peak is not the predicted one; it is
-measured in the first step (`measure.Meter`).
+them. Inside a module Inductor fuses, moves and reuses, so the peak is not the plan's: it is
+foreseen from what Inductor wrote (`wrapper_bytes`), and `inductor_budget` chooses a plan that
+holds.
 
 Limits: a module with an operation that overwrites its arguments is handed over as it is, and
 Inductor may refuse it.
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
@@ -29,7 +31,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from rekindle.errors import CompilerMissing
 from rekindle.torch.execute import Boxed
-from rekindle.torch.interfaces import detect_fake_mode, inductor
+from rekindle.torch.interfaces import compiling_kernels_by, detect_fake_mode, inductor
 from rekindle.torch.joint import outputs_of
 from rekindle.torch.randomness import draw, replay
 
@@ -61,9 +63,71 @@ def require_compiler(devices: Iterable[torch.device]) -> None:
             )
 
 
-def compile_half(module: fx.GraphModule, inputs: Sequence[Any], *, is_backward: bool) -> Boxed:
-    """The module as Inductor runs it."""
-    with inductor().config.patch(SETTINGS):
+@dataclass
+class CompiledHalf:
+    """A module as Inductor runs it."""
+
+    run: Boxed
+    source: str
+    """The function that calls its kernels, as Inductor wrote it."""
+    constants: dict[str, torch.Tensor]
+    """What that function reads beside its arguments."""
+    scopes: list[dict[str, Any]]
+    """The names that it reads; some are kernels that are not compiled yet."""
+
+    def compile_kernels(self) -> None:
+        """Compiles the kernels that wait for it, all at once."""
+        for scope in self.scopes:
+            compiler = inductor().AsyncCompile()
+            for name, kernel in list(scope.items()):
+                if isinstance(kernel, _Waiting):
+                    scope[name] = compiler.cpp_pybinding(*kernel.about)
+            compiler.wait(scope)
+        self.scopes.clear()
+
+
+@dataclass
+class CompiledStep:
+    """The two modules of a plan as Inductor runs them."""
+
+    forward: CompiledHalf
+    backward: CompiledHalf
+    peak: int
+    """The most bytes that the step takes, all that others own included."""
+    budget: int = 0
+    """The most that it may take."""
+
+    def compile_kernels(self) -> None:
+        """Compiles the kernels of both."""
+        self.forward.compile_kernels()
+        self.backward.compile_kernels()
+
+
+@dataclass
+class _Waiting:
+    """A kernel for the CPU that is not compiled."""
+
+    about: tuple[Any, ...]
+
+
+def compile_half(module: fx.GraphModule, *, is_backward: bool) -> CompiledHalf:
+    """The module as Inductor runs it, once its kernels are compiled. On the CPU that takes the
+    longest, so it is left for when the module is known to fit.
+    """
+    inputs = [node.meta["val"] for node in module.graph.find_nodes(op="placeholder")]
+    scopes: list[dict[str, Any]] = []
+
+    class Later(inductor().AsyncCompile):  # type: ignore[misc]
+        """Leaves kernels for the CPU uncompiled."""
+
+        def cpp_pybinding(self, *about: Any) -> _Waiting:
+            return _Waiting(about)
+
+        def wait(self, scope: dict[str, Any]) -> None:
+            super().wait(scope)
+            scopes.append(scope)
+
+    with inductor().config.patch(SETTINGS), compiling_kernels_by(Later):
         parts = take_apart(module, inputs)
         output = parts.graph.output_node()
         output.meta["user_visible_output_idxs"] = [
@@ -71,8 +135,8 @@ def compile_half(module: fx.GraphModule, inputs: Sequence[Any], *, is_backward: 
             for position, value in enumerate(outputs_of(parts.graph))
             if isinstance(value, fx.Node)
         ]
-        compiled: Boxed = inductor().compile_fx_inner(parts, list(inputs), is_backward=is_backward)
-    return compiled
+        compiled = inductor().compile_fx_inner(parts, inputs, is_backward=is_backward)
+    return CompiledHalf(compiled, compiled.source_code, dict(compiled.constants or {}), scopes)
 
 
 def take_apart(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModule:

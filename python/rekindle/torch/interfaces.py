@@ -8,6 +8,7 @@ something is repaired here, and nowhere else.
 from __future__ import annotations
 
 import dis
+import functools
 import importlib
 import logging
 import types
@@ -48,6 +49,7 @@ NEEDED: tuple[Interface, ...] = (
     ("detect_fake_mode", "torch._guards"),
     ("OpOverload", "torch._ops"),
     ("unset_fake_temporarily", "torch._subclasses.fake_tensor"),
+    ("FakeTensorMode", "torch._subclasses.fake_tensor"),
     ("tree_leaves", "torch.utils._pytree"),
     ("tree_map_only", "torch.utils._pytree"),
     ("TorchDispatchMode", "torch.utils._python_dispatch"),
@@ -72,6 +74,11 @@ NEEDED: tuple[Interface, ...] = (
 NEEDED_FOR_INDUCTOR: tuple[Interface, ...] = (
     ("config", "torch._inductor"),
     ("compile_fx_inner", "torch._inductor.compile_fx"),
+    ("AsyncCompile", "torch._inductor.async_compile"),
+    ("cpp_pybinding", "torch._inductor.async_compile.AsyncCompile"),
+    ("wait", "torch._inductor.async_compile.AsyncCompile"),
+    ("source_code", "torch._inductor.output_code.CompiledFxGraph"),
+    ("constants", "torch._inductor.output_code.CompiledFxGraph"),
     ("select_decomp_table", "torch._inductor.decomposition"),
     ("run_and_save_rng_state", "torch._prims.rng_prims"),
     ("run_with_rng_state", "torch._prims.rng_prims"),
@@ -134,6 +141,7 @@ from torch._functorch import config as functorch_config  # noqa: E402
 from torch._guards import detect_fake_mode  # noqa: E402
 from torch._inductor import config as inductor_config  # noqa: E402
 from torch._ops import OpOverload  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch._subclasses.fake_tensor import unset_fake_temporarily as without_fakes  # noqa: E402
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode  # noqa: E402
 from torch.fx.graph_module import _get_attr as attribute_of  # noqa: E402
@@ -324,11 +332,29 @@ def _operations() -> Iterator[Any]:
             yield getattr(packet, overload)
 
 
+@functools.cache
 def inductor() -> types.SimpleNamespace:
     """What `inductor=True` needs, by name. It is loaded at the first call: that takes seconds."""
     require(NEEDED_FOR_INDUCTOR)
-    found = {what: getattr(_find(where), what) for what, where in NEEDED_FOR_INDUCTOR}
+    found = {
+        what: getattr(_find(where), what)
+        for what, where in NEEDED_FOR_INDUCTOR
+        if hasattr(_find(where), what)
+    }
     return types.SimpleNamespace(**found)
+
+
+@contextmanager
+def compiling_kernels_by(maker: type) -> Iterator[None]:
+    """In this scope the functions that Inductor generates have their kernels compiled by another
+    than Inductor's own `AsyncCompile`.
+    """
+    place = _find("torch._inductor.async_compile")
+    before, place.AsyncCompile = place.AsyncCompile, maker
+    try:
+        yield
+    finally:
+        place.AsyncCompile = before
 
 
 # Dynamo turns a model's Python into graphs. What it answers to known functions is in a table, and

@@ -19,7 +19,7 @@ measured then.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -88,10 +88,8 @@ class measure_peak(TorchDispatchMode):  # noqa: N801 (a context, named like one)
 class Meter:
     """The measured bytes of one planned graph. Wraps the functions that run its two modules."""
 
-    def __init__(self, planned: PlannedGraph, done: Callable[[PlannedGraph], None]) -> None:
+    def __init__(self, planned: PlannedGraph) -> None:
         self.planned = planned
-        self.done = done
-        """Called when the peak is known."""
         self._forward: Allocations | None = None
         self._is_done = False
 
@@ -133,7 +131,6 @@ class Meter:
         between = forward.now - run.replaced_bytes + run.tangent_bytes
         planned.measured_peak = run.owned_bytes + max(forward.peak, between + backward.peak)
         self._is_done = True
-        self.done(planned)
 
 
 def _storages(values: list[Any]) -> dict[int, int]:

@@ -76,10 +76,9 @@ def compile(
     without it, and every number must be the same, bit for bit. That step needs the memory of both.
     `inductor`: Inductor compiles the plan's two modules. What is saved between them is what the
     plan saves, and dropout draws what it draws in eager; but fused operations round differently, so
-    numbers are close to eager's and not equal, and inside each module Inductor fuses and reorders,
-    so the predicted peak is that of the schedule which it was given, and the budget is not
-    promised. The peak is measured in the first step of each plan, by what the allocator hands out,
-    and `report` tells it; above the budget there is an `OverBudget` warning.
+    numbers are close to eager's and not equal. The budget holds for what Inductor makes of the
+    modules, which is known before they run: plans are handed to it until one fits. The peak is also
+    measured in the first step of each plan, by what the allocator hands out, and `report` tells it.
 
     `offload`: plans also move activations out of memory and back while operations run, to a file in
     this folder (models on the CPU), or, with `"host"`, to pinned memory (models on a GPU). It may

@@ -22,6 +22,7 @@ from rekindle import _native, cache
 from rekindle.errors import InfeasibleBudget, InvalidInput, RekindleError
 from rekindle.planner import ProgressLine, plan_with
 from rekindle.settings import Budget, Settings, TimeSource
+from rekindle.torch.inductor import CompiledStep
 from rekindle.torch.inject import inject
 from rekindle.torch.joint import Joint
 from rekindle.torch.lower import Lowered, lower
@@ -62,6 +63,8 @@ class PlannedGraph:
     modules: Modules
     seconds: float
     """Spent on timing and planning."""
+    compiled: CompiledStep | None = None
+    """Where Inductor runs the modules: what it made of them."""
     measured_peak: int | None = None
     """Where Inductor runs the modules: the peak of the first step."""
     measured_saved: int | None = None
@@ -80,7 +83,12 @@ class PlannedGraph:
     @property
     def peak(self) -> int:
         """The predicted peak of the step, in bytes."""
-        return self.modules.peak
+        return self.modules.peak if self.compiled is None else self.compiled.peak
+
+    @property
+    def budget(self) -> int:
+        """What the step may take, in bytes. A plan that Inductor runs was made for another."""
+        return self.plan.budget if self.compiled is None else self.compiled.budget
 
     @functools.cached_property
     def plain(self) -> Modules:
@@ -211,7 +219,7 @@ def _decide(
     is_urgent: bool,
 ) -> TimedPlan:
     """The plan of an earlier run, or a new one."""
-    stored = _from_disk(_key(joint, lowered, settings), lowered, settings)
+    stored = stored_plan(key_of(joint, lowered, settings), lowered, settings)
     if stored is not None:
         return stored
     graph, guessed = cost()
@@ -233,7 +241,7 @@ def _search(
     """The planner's own plan of a timed graph, kept for the next run."""
     budget = settings.bytes_for(graph.peak)
     plan = plan_with(with_store(settings), graph, budget, progress)
-    cache.store(_key(joint, lowered, settings), graph.to_json(), plan.to_json())
+    cache.store(key_of(joint, lowered, settings), graph.to_json(), plan.to_json())
     return plan
 
 
@@ -291,9 +299,12 @@ def timed(joint: Joint, lowered: Lowered, settings: Settings) -> tuple[_native.G
     return lowered.graph.with_times(times).with_workspaces(scratch), timing.guessed
 
 
-def _key(joint: Joint, lowered: Lowered, settings: Settings) -> str:
+def key_of(
+    joint: Joint, lowered: Lowered, settings: Settings, *, with_inductor: bool = False
+) -> str:
     """Under which the plan is kept on disk."""
-    return cache.key_of(lowered.graph.digest, _about(joint, lowered, settings))
+    about = _about(joint, lowered, settings) | ({"inductor": True} if with_inductor else {})
+    return cache.key_of(lowered.graph.digest, about)
 
 
 def _about(joint: Joint, lowered: Lowered, settings: Settings) -> dict[str, object]:
@@ -321,8 +332,10 @@ def _device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
 
 
-def _from_disk(key: str, lowered: Lowered, settings: Settings) -> TimedPlan | None:
-    """The plan of an earlier run, if it is one for this graph and budget."""
+def stored_plan(key: str, lowered: Lowered, settings: Settings | None = None) -> TimedPlan | None:
+    """The plan of an earlier run, if it is one for this graph; and for the budget that is set, if
+    one is.
+    """
     try:
         texts = cache.load(key)
         if texts is None:
@@ -337,12 +350,12 @@ def _from_disk(key: str, lowered: Lowered, settings: Settings) -> TimedPlan | No
     return stored
 
 
-def _refuse_another(stored: TimedPlan, lowered: Lowered, settings: Settings) -> None:
+def _refuse_another(stored: TimedPlan, lowered: Lowered, settings: Settings | None) -> None:
     """A stored plan must be one for this graph, times aside, and this budget; and it must hold."""
     without_scratch = stored.graph.with_workspaces([0] * len(stored.graph))
     if without_scratch.digest != lowered.graph.digest:
         raise InvalidInput("it is of another graph")
-    wanted = settings.bytes_for(stored.graph.peak)
+    wanted = stored.plan.budget if settings is None else settings.bytes_for(stored.graph.peak)
     if stored.plan.budget != wanted:
         raise InvalidInput(f"its budget is {stored.plan.budget} bytes and not {wanted}")
     violations = _native.verify(stored.graph, stored.plan)

@@ -184,7 +184,7 @@ def graph_report(planned: PlannedGraph) -> GraphReport:
     live = planned.plan.bytes_by_role(planned.graph)
     return GraphReport(
         name=planned.graph.name,
-        budget=planned.plan.budget,
+        budget=planned.budget,
         plain_peak=planned.plain.peak,
         peak=planned.peak,
         time=planned.plan.time,

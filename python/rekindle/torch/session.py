@@ -37,6 +37,7 @@ from rekindle.torch.capture import traced_as_eager
 from rekindle.torch.execute import Boxed, boxed
 from rekindle.torch.halves import Halves, leave_room
 from rekindle.torch.held import Outstanding, gradient_bytes, state_bytes, unread
+from rekindle.torch.inductor_budget import InductorPlans
 from rekindle.torch.interfaces import (
     aot_autograd,
     ends_with_return,
@@ -48,7 +49,7 @@ from rekindle.torch.joint import Joint, tensors_of
 from rekindle.torch.lower import Lowered, lower
 from rekindle.torch.neighbours import is_larger, nearest, with_costs_of
 from rekindle.torch.outputs import cut_off, refusing
-from rekindle.torch.planning import Decide, PlannedGraph, TimedPlan, better_than, plan_joint
+from rekindle.torch.planning import Cost, Decide, PlannedGraph, TimedPlan, better_than, plan_joint
 from rekindle.torch.ranks import agree
 from rekindle.torch.several_graphs import GraphsOfStep, Others, Part, first_pass
 from rekindle.torch.stores import transfers_for, with_store
@@ -155,6 +156,8 @@ class Session:
         makes.
         """
         self.outstanding = Outstanding()
+        self._under_inductor = InductorPlans() if inductor else None
+        """Where Inductor runs the modules: what finds plans that hold there."""
         self._transfers: Transfers | None = None
         """What moves activations, for all graphs."""
         self._capture_numbers = itertools.count()
@@ -346,7 +349,6 @@ class Session:
             planned,
             self.autocast,
             check=self.check,
-            inductor=self.inductor,
             transfers=self._transfers,
         )
         capture = next(self._capture_numbers)
@@ -381,25 +383,33 @@ class Session:
         if self.given is not None:
             self.given.refuse_another(lowered.graph)
             decided = TimedPlan(self.given.graph, self.given.plan, from_disk=True)
+            if self._under_inductor is not None:
+                return self._under_inductor.take(joint, lowered, decided)
             return plan_joint(joint, self.settings, lowered, given=decided)
         given = self._decided.get(number)
         if given is not None:
+            if self._under_inductor is not None:
+                return self._under_inductor.hold(joint, self.settings, lowered, given)
             return plan_joint(joint, self.settings, lowered, given=given)
         if self._is_split:
             return plan_joint(joint, self.settings, lowered, decide=self._first_pass(joint))
         near = nearest(lowered, self._running.values())
         is_known = near is not None and is_larger(near, lowered)
-        planned = plan_joint(
-            joint,
-            self._settings_now(),
-            lowered,
-            cost=(lambda: (with_costs_of(near, lowered), near.decided.guessed))
-            if near is not None and is_known
-            else None,
-            start=near.plan if near is not None else None,
-            is_urgent=not self.wait and not self.inductor and self.state is State.ONE_GRAPH,
-        )
-        self.largest_budget = planned.plan.budget
+        cost: Cost | None = None
+        if near is not None and is_known:
+            cost = lambda: (with_costs_of(near, lowered), near.decided.guessed)  # noqa: E731
+        if self._under_inductor is not None:
+            planned = self._under_inductor.plan(joint, self._settings_now(), lowered, cost)
+        else:
+            planned = plan_joint(
+                joint,
+                self._settings_now(),
+                lowered,
+                cost=cost,
+                start=near.plan if near is not None else None,
+                is_urgent=not self.wait and self.state is State.ONE_GRAPH,
+            )
+        self.largest_budget = planned.budget
         return planned
 
     def _first_pass(self, joint: Joint) -> Decide:
@@ -492,9 +502,9 @@ class Session:
         is_last = self.state is State.BACKEND or ends_with_return(module, STEP)
         return cut_off(module) if is_last and self.settings.differentiated == "loss" else []
 
-    def _forward(self, module: fx.GraphModule, inputs: list[Any]) -> Boxed:
+    def _forward(self, module: fx.GraphModule, _inputs: list[Any]) -> Boxed:
         halves = self._captures[module.meta[CAPTURE]]
-        run = halves.forward(module, inputs)
+        run = halves.forward(module)
 
         def call(arguments: list[Any]) -> Any:
             if self.state is State.BACKEND:
@@ -523,7 +533,7 @@ class Session:
                 + ("; ".join(sorted(self.call.breaks)) or "unknown")
             )
         found = gradient_bytes(arguments)
-        needed, budget = planned.peak + found, planned.plan.budget
+        needed, budget = planned.peak + found, planned.budget
         if needed > budget:
             raise LiveGradients(
                 f"gradients of an earlier step hold {found} bytes, and with them the step needs "
@@ -531,8 +541,8 @@ class Session:
                 "forward, or use rekindle.compile, which plans for them"
             )
 
-    def _backward(self, module: fx.GraphModule, inputs: list[Any]) -> Boxed:
-        return self._captures.pop(module.meta[CAPTURE]).backward(module, inputs)
+    def _backward(self, module: fx.GraphModule, _inputs: list[Any]) -> Boxed:
+        return self._captures.pop(module.meta[CAPTURE]).backward(module)
 
     def _inference(self, module: fx.GraphModule, _inputs: list[Any]) -> Boxed:
         run = boxed(module)

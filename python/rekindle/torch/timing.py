@@ -144,7 +144,7 @@ def _warm_up(joint: Joint, number: int, node: fx.Node, trial: _Trial) -> None:
         raise RuntimeError("it talks to other processes, which do not measure with this one")
     run, clock = _prepared(node)
     device = device_type(node)
-    before = _device_bytes() if device == "cuda" else 0
+    before = device_bytes() if device == "cuda" else 0
     results: list[Any] = []
 
     def call() -> None:
@@ -153,7 +153,7 @@ def _warm_up(joint: Joint, number: int, node: fx.Node, trial: _Trial) -> None:
 
     trial.microseconds = clock(call)
     if device == "cuda":
-        taken = _device_peak() - before
+        taken = device_peak() - before
         trial.scratch = max(taken - sum(s.bytes for s in joint.made(node)), 0)
 
 
@@ -175,14 +175,15 @@ def device_type(node: fx.Node) -> str:
     return next((t.device.type for t in tensors_of(node)), "cpu")
 
 
-def _device_bytes() -> int:
+def device_bytes() -> int:
     """What is asked for on the GPU now; the peak is counted from here."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     return int(torch.cuda.memory_stats().get("requested_bytes.all.current", 0))
 
 
-def _device_peak() -> int:
+def device_peak() -> int:
+    """The most that was asked for on the GPU since."""
     return int(torch.cuda.memory_stats().get("requested_bytes.all.peak", 0))
 
 
