@@ -253,11 +253,12 @@ def foresee(
         saved_bytes = _not_among(saved, owned)
         handed_out = kept[len(joint.new_contents) :]
         del kept
-        arguments = [*saved, *(_argument(node, blocks) for node in joint.tangents)]
-        blocks.clear()
+        # Autograd holds the tangents until the backward returns.
+        tangents = [_argument(node, blocks) for node in joint.tangents]
+        arguments = [*saved, *tangents]
         del saved
         gradients = backward(arguments)
-        del gradients, handed_out
+        del gradients, handed_out, tangents
         peak = counted.peak_with(scratch)
     return Foreseen(modules.owned_bytes + peak - there, saved_bytes)
 
