@@ -166,7 +166,7 @@ fn rates(text: &str) -> Result<(f64, f64, bool)> {
     let rate = |name: &str| -> Result<f64> {
         let part = text.split(',').find_map(|part| part.strip_prefix(name));
         let part = part.with_context(|| format!("no {name} in {text}"))?;
-        let units = [("GB/s", 1e9), ("MB/s", 1e6)];
+        let units = [("GiB/s", 1_073_741_824.0), ("GB/s", 1e9), ("MB/s", 1e6)];
         let found = units.iter().find_map(|(unit, size)| Some((part.strip_suffix(unit)?, size)));
         let (number, size) = found.with_context(|| format!("no rate: {part}"))?;
         Ok(number.parse::<f64>()? * size)

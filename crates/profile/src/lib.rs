@@ -12,4 +12,4 @@ mod store;
 
 pub use error::ProfileError;
 pub use measure::{MeasureOptions, MeasureProgress, Measurement, Swaps, measure};
-pub use store::measure_store;
+pub use store::{MeasuredStore, measure_store};

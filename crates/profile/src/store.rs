@@ -37,6 +37,16 @@ const MOST_TURNS: usize = 16;
 /// Both directions at once, taking less than this share of one after the other, are two channels.
 const DUPLEX: f64 = 0.75;
 
+/// What was measured of a store.
+#[derive(Clone, Copy, Debug)]
+pub struct MeasuredStore {
+    /// The planner's view of it.
+    pub store: Store,
+    /// Microseconds that a byte takes of a processor, on its way out and in. The planner's clock
+    /// does not know them: where every core computes, they slow the computation down.
+    pub processor: [f64; 2],
+}
+
 /// Measures a store in `folder` that may hold `limit`, for storages such as those of `graph`.
 ///
 /// # Errors
@@ -45,7 +55,7 @@ pub fn measure_store(
     folder: &Path,
     limit: Option<Bytes>,
     graph: &Graph,
-) -> Result<Store, ProfileError> {
+) -> Result<MeasuredStore, ProfileError> {
     let file = FileStore::new(folder, Bytes(2 * FILE as u64))?;
     let probe = Probe::new(&file, sizes(graph));
     let measured = probe.run().map_err(|error| EngineError::Store {
@@ -54,7 +64,7 @@ pub fn measure_store(
         reason: error.to_string(),
         advice: "check the disk, or choose a folder on another one",
     })?;
-    Ok(Store { limit, ..measured })
+    Ok(MeasuredStore { store: Store { limit, ..measured.store }, ..measured })
 }
 
 /// A smaller and a larger size of transfers: less than a quarter of the bytes are in smaller
@@ -91,6 +101,8 @@ struct Times {
     alone: (u64, f64),
     /// Likewise while the other direction went on.
     together: (u64, f64),
+    /// What the processor did for those alone.
+    processor: f64,
 }
 
 #[derive(Clone, Copy)]
@@ -104,7 +116,7 @@ impl Probe<'_> {
         Probe { file, small, large }
     }
 
-    fn run(&self) -> std::io::Result<Store> {
+    fn run(&self) -> std::io::Result<MeasuredStore> {
         let mut buffer = PageBuffer::new(self.large);
         buffer.first(self.large).iter_mut().enumerate().for_each(|(i, byte)| *byte = i as u8);
         // Every place once, so that the first write of one is not measured.
@@ -122,7 +134,9 @@ impl Probe<'_> {
                     self.transfer(way, place, self.small, &mut buffer)?;
                     times.small.push(micros(began));
                 }
+                let before = processor_time();
                 let (count, took) = self.turn(way, turn, &mut buffer)?;
+                times.processor += processor_time() - before;
                 times.alone = (times.alone.0 + count, times.alone.1 + took);
             }
             both += self.both_at_once(turn, &mut ways)?;
@@ -187,7 +201,11 @@ impl Probe<'_> {
 
     /// What the times say. Where both directions go at once, each is as fast as it is beside the
     /// other one.
-    fn store(&self, ways: [Times; 2], both: f64) -> Store {
+    fn store(&self, ways: [Times; 2], both: f64) -> MeasuredStore {
+        let processor = [0, 1].map(|way: usize| {
+            let Times { processor, alone: (count, _), .. } = &ways[way];
+            processor / (count * self.large as u64).max(1) as f64
+        });
         let apart = ways[0].alone.1 + ways[1].alone.1;
         let duplex = both < DUPLEX * apart;
         let [out, back] = ways.map(|times| {
@@ -195,15 +213,29 @@ impl Probe<'_> {
             let small = (self.small, median(times.small).get());
             Line::through(small, (self.large, took / count.max(1) as f64))
         });
-        Store {
+        let store = Store {
             out_rate: Rate(out.rate),
             in_rate: Rate(back.rate),
             latency: Micros((out.latency + back.latency) / 2.0),
             duplex,
             limit: None,
             activations_only: false,
-        }
+        };
+        MeasuredStore { store, processor }
     }
+}
+
+/// What this thread has taken of a processor so far, in microseconds.
+#[cfg(unix)]
+fn processor_time() -> f64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    now.tv_sec as f64 * 1e6 + now.tv_nsec as f64 / 1e3
+}
+
+/// Where the system does not tell, transfers are taken to need none.
+#[cfg(not(unix))]
+fn processor_time() -> f64 {
+    0.0
 }
 
 fn micros(since: Instant) -> Micros {

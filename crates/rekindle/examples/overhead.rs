@@ -170,7 +170,7 @@ impl Bench {
         }
         let mut plain = self.run(set_up(&self.plain, SEED, None, &mut |_| {})?)?;
         let mut runs = Vec::new();
-        let predicted = |answer: &Answer| Some(answer.fitted.as_ref().ok()?.planned.overhead());
+        let predicted = |answer: &Answer| Some(answer.fitted.as_ref().ok()?.overhead());
         let most = predicted(&answers[0]).unwrap_or(f64::INFINITY) + DOUBT;
         for answer in &answers {
             let near = predicted(answer).is_some_and(|overhead| overhead <= most);

@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "{} plain, {} planned, for {:+.1} % predicted time",
         plain.predicted().arena,
         fitted.predicted().arena,
-        100.0 * fitted.planned.overhead()
+        100.0 * fitted.overhead()
     );
 
     // The step is an error if its peak is not the predicted one.

@@ -12,7 +12,7 @@
 use std::path::{Path, PathBuf};
 
 use rekindle_engine::{Engine, EngineError, FileStore, Layout, Peak, Store};
-use rekindle_graph::{Bytes, Graph};
+use rekindle_graph::{Bytes, Graph, Micros, Schedule, Step};
 use rekindle_models::Model;
 use rekindle_plan::{NoWatch, Options, PlanError, Planned, Watch, plan};
 use rekindle_profile::{MeasureOptions, measure_store};
@@ -32,6 +32,8 @@ pub struct FitOptions {
     pub plan: Options,
     /// Where storages may be moved to; `None` if they may not.
     pub offload: Option<Offload>,
+    /// Microseconds that a moved byte takes of a processor, out and in; [`with_store`] measures them.
+    pub processor: [f64; 2],
     /// How often each node is measured.
     pub measure: MeasureOptions,
     /// The seed that the weights, the generated data and the dropout are drawn from.
@@ -60,6 +62,7 @@ impl Default for FitOptions {
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             plan: Options::default(),
             offload: None,
+            processor: [0.0; 2],
             measure: MeasureOptions::default(),
             seed: 0,
         }
@@ -81,6 +84,8 @@ pub struct Fitted {
     pub audit: Audit,
     /// Place: the rewritten graph with an address for everything. Its arena is at most the budget.
     pub layout: Layout,
+    /// What transfers take of the processors that compute. The plan's clock does not know it.
+    pub moving: Micros,
     /// How often the planner was asked.
     pub rounds: usize,
     /// The seed of the weights that an engine starts with.
@@ -126,7 +131,8 @@ pub fn fit(
 pub fn with_store(options: &FitOptions, graph: &Graph) -> Result<FitOptions, Error> {
     let mut options = options.clone();
     if let (Some(offload), None) = (&options.offload, options.plan.store) {
-        options.plan.store = Some(measure_store(&offload.folder, offload.limit, graph)?);
+        let measured = measure_store(&offload.folder, offload.limit, graph)?;
+        (options.plan.store, options.processor) = (Some(measured.store), measured.processor);
     }
     Ok(options)
 }
@@ -239,7 +245,35 @@ fn last_resort(
     }
 }
 
+/// What the transfers of a schedule take of the processors that compute, if no other is left for
+/// them.
+fn taken_by_transfers(graph: &Graph, schedule: &Schedule, options: &FitOptions) -> Micros {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    if options.threads < cores {
+        return Micros::ZERO;
+    }
+    let [out, back] = options.processor;
+    let taken = schedule.steps.iter().map(|&step| match step {
+        Step::Offload(s) => out * graph.storage(s).bytes.get() as f64,
+        Step::Fetch(s) => back * graph.storage(s).bytes.get() as f64,
+        Step::Run(_) | Step::Free(_) => 0.0,
+    });
+    Micros(taken.sum::<f64>() / options.threads as f64)
+}
+
 impl Fitted {
+    /// The time of a training step as it is predicted: the plan's, and what its transfers take of
+    /// the processors.
+    pub fn time(&self) -> Micros {
+        self.planned.plan.time + self.moving
+    }
+
+    /// Its time above the plain step's, as a share of it.
+    pub fn overhead(&self) -> f64 {
+        let plain = self.planned.stats.plain_time.get();
+        self.planned.overhead() + if plain > 0.0 { self.moving.get() / plain } else { 0.0 }
+    }
+
     /// Rewrites, verifies and places a plan.
     fn new(
         program: &Program,
@@ -255,6 +289,7 @@ impl Fitted {
         let layout = Layout::new(program, rewritten.graph.clone(), origins, options.threads)?;
         Ok(Fitted {
             budget,
+            moving: taken_by_transfers(graph, &planned.plan.schedule, options),
             graph: graph.clone(),
             planned,
             rewritten,

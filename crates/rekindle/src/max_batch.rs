@@ -231,12 +231,12 @@ impl Search<'_> {
             fit_profiled(&model.program, &graph, self.options.budget, &options, self.watch);
         let allowed = self.options.max_overhead.unwrap_or(f64::INFINITY);
         let refusal = match fitted {
-            Ok(fitted) if fitted.planned.overhead() <= allowed => {
+            Ok(fitted) if fitted.overhead() <= allowed => {
                 self.accepted = Some((batch, fitted));
                 return Ok(true);
             }
             Ok(fitted) => {
-                let overhead = fitted.planned.overhead();
+                let overhead = fitted.overhead();
                 if batch == 1 {
                     return Err(Error::TooSlow { overhead, allowed });
                 }

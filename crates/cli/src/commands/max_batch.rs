@@ -91,7 +91,7 @@ fn text(arguments: &Arguments, budget: Bytes, found: &MaxBatch) -> String {
     let MaxBatch { plain, fitted, .. } = found;
     lines.extend(plain.map(|plain| row("plain", plain.batch, plain.peak.arena, plain.time, "-")));
     let (arena, time) = (fitted.predicted().arena, fitted.planned.plan.time);
-    let overhead = format!("+{}", percent(fitted.planned.overhead()));
+    let overhead = format!("+{}", percent(fitted.overhead()));
     lines.push(row("planned", found.batch, arena, time, &overhead));
     if plain.is_none() {
         lines.push(format!("Without a plan not even one sample fits in {budget}."));
@@ -163,8 +163,8 @@ fn report(arguments: &Arguments, budget: Bytes, found: &MaxBatch) -> Value {
             "batch": found.batch,
             "arena_bytes": found.fitted.predicted().arena.get(),
             "live_peak_bytes": found.fitted.predicted().live.get(),
-            "predicted_time_us": found.fitted.planned.plan.time.get(),
-            "predicted_overhead": found.fitted.planned.overhead(),
+            "predicted_time_us": found.fitted.time().get(),
+            "predicted_overhead": found.fitted.overhead(),
             "recomputed_runs": found.fitted.audit.recomputed,
             "strategy": found.fitted.planned.plan.strategy,
         },

@@ -156,7 +156,7 @@ fn plan_text(fitted: &Fitted, took: Duration) -> String {
         "{} recomputes {} nodes{moves} for {} more time (decided in {:.1} s)",
         planned.plan.strategy.as_deref().unwrap_or("the planner"),
         planned.stats.recomputed,
-        percent(planned.overhead()),
+        percent(fitted.overhead()),
         took.as_secs_f64()
     )
 }

@@ -111,11 +111,11 @@ impl Training {
     pub(crate) fn fit_options(&self, plan: Options) -> FitOptions {
         let defaults = FitOptions::default();
         FitOptions {
-            offload: None,
             threads: self.threads.unwrap_or(defaults.threads),
             plan,
             measure: MeasureOptions { seed: self.seed, ..defaults.measure },
             seed: self.seed,
+            ..defaults
         }
     }
 }

@@ -186,7 +186,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             json!({
                 "strategy": staged.fitted.planned.plan.strategy,
                 "recomputed_runs": staged.fitted.audit.recomputed,
-                "predicted_overhead": staged.fitted.planned.overhead(),
+                "predicted_overhead": staged.fitted.overhead(),
             })
         });
         let mut result = json!({

@@ -104,7 +104,7 @@ pub(crate) fn line(row: &Row) -> String {
         &seconds(row.plain_seconds()),
         &seconds(row.planned_seconds()),
         &signed(row.overhead()),
-        &signed(row.planned().map(|p| p.fitted.planned.overhead())),
+        &signed(row.planned().map(|p| p.fitted.overhead())),
     ]);
     let checked = row.planned().is_some_and(|p| p.checked);
     let same = checked.then(|| "every bit the same".to_owned());
@@ -150,7 +150,7 @@ fn cells_of(model: &str, strategy: &str, row: &Row) -> [(&'static str, Value); 1
         ("plain_seconds", json!(row.plain_seconds())),
         ("planned_seconds", json!(row.planned_seconds())),
         ("overhead_percent", json!(row.overhead().map(|o| 100.0 * o))),
-        ("predicted_overhead_percent", json!(planned.map(|p| 100.0 * p.fitted.planned.overhead()))),
+        ("predicted_overhead_percent", json!(planned.map(|p| 100.0 * p.fitted.overhead()))),
         ("recomputed", json!(planned.map(|p| p.fitted.audit.recomputed))),
         ("bit_equal", json!(planned.filter(|p| p.checked).map(|_| true))),
         ("remark", json!(Some(row.remark()).filter(|remark| !remark.is_empty()))),
