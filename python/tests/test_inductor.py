@@ -9,11 +9,14 @@ from unittest import mock
 import torch
 from test_compile import BATCH, Case, Layers, compiled
 from tolerance import excess
-from torch import nn
+from torch import fx, nn
 
 import rekindle
 from rekindle.torch.capture import capture
 from rekindle.torch.execute import boxed
+from rekindle.torch.inductor import compile_half
+from rekindle.torch.inject import ORIGIN
+from rekindle.torch.joint import outputs_of
 from rekindle.torch.measure import Meter
 from rekindle.torch.module import session_of
 
@@ -83,6 +86,65 @@ class Inductor(Case):
     def test_bits_cannot_be_compared(self) -> None:
         with self.assertRaisesRegex(rekindle.InvalidInput, "rounds differently"):
             compiled(Layers(), inductor=True, check=True)
+
+
+class MadeAgain(Case):
+    def test_what_is_recomputed_has_the_bits_of_the_first_time(self) -> None:
+        """In half precision too, where a fused kernel would round less often."""
+        for dtype in (torch.float32, torch.bfloat16):
+            with self.subTest(dtype=dtype):
+                pairs = self.made_twice(dtype)
+                self.assertGreater(len(pairs), 3)
+                for name, first, again in pairs:
+                    self.assertTrue(torch.equal(first, again), f"{name} is not the same")
+
+    def made_twice(self, dtype: torch.dtype) -> list[tuple[str, torch.Tensor, torch.Tensor]]:
+        """Every value that both modules of a plan compute, by name."""
+        model, x = Normed().to(dtype), torch.randn(64, 32, dtype=dtype)
+        joint = capture(model, x)
+        static = [at for at, node in enumerate(joint.primals) if node in joint.parameters]
+        count = len(joint.forward_outputs)
+        planned = rekindle.torch.plan(
+            joint.module, 0.6, num_forward_outputs=count, static_inputs=static, profile="roofline"
+        )
+        modules = planned.modules
+        names = sorted(made_by(modules.forward).keys() & made_by(modules.backward).keys())
+        saved = len(outputs_of(modules.forward.graph))
+        gradients = len(outputs_of(modules.backward.graph))
+        for module in (modules.forward, modules.backward):
+            made, output = made_by(module), module.graph.output_node()
+            output.args = ([*outputs_of(module.graph), *(made[name] for name in names)],)
+        forward = compile_half(modules.forward, is_backward=False)
+        backward = compile_half(modules.backward, is_backward=True)
+        forward.compile_kernels()
+        backward.compile_kernels()
+        parameters = iter(model.parameters())
+        arguments = [next(parameters) if node in joint.parameters else x for node in joint.primals]
+        with torch.no_grad():
+            results = list(forward.run(arguments))
+            again = backward.run([*results[count:saved], torch.ones((), dtype=dtype)])
+        return list(zip(names, results[saved:], again[gradients:], strict=True))
+
+
+def made_by(module: fx.GraphModule) -> dict[str, fx.Node]:
+    """What a module computes, by the names of the joint graph."""
+    return {
+        node.meta[ORIGIN]: node
+        for node in module.graph.nodes
+        if node.op == "call_function" and isinstance(node.meta.get("val"), torch.Tensor)
+    }
+
+
+class Normed(nn.Module):
+    """Layers with norms and activations between, which are cheap to make again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        parts = [p for _ in range(3) for p in (nn.Linear(32, 32), nn.LayerNorm(32), nn.GELU())]
+        self.layers = nn.Sequential(*parts)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x).square().mean()
 
 
 class Metering(Case):

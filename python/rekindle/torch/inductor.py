@@ -44,10 +44,11 @@ SETTINGS = {
 }
 """Draws are eager's, the order is the plan's, and no weight or activation is copied to another
 layout, which no plan has room for. Half precision rounds after every operation, fused or not: what
-is made again inside its reader's kernel is what was made first. What is made again late is not made early, with something that
-reads the same, where that would raise the module's peak: the order is the plan's where memory needs
-it, and Inductor's where not. In a small step that recomputes all that it can, 383,632 bytes became
-221,392 by this.
+is made again inside its reader's kernel is what was made first.
+
+What is made again late is not made early, with something that reads the same, where that would
+raise the module's peak: the order is the plan's where memory needs it, and Inductor's where not. In
+a small step that recomputes all that it can, 383,632 bytes became 221,392 by this.
 """
 
 
