@@ -10,6 +10,7 @@ from torch import nn
 
 import rekindle
 from rekindle.settings import Settings
+from rekindle.torch.flow import Flow
 from rekindle.torch.module import session_of
 from rekindle.torch.session import TRANSITIONS, Session, State
 from rekindle.torch.several_graphs import largest_share
@@ -155,6 +156,47 @@ class Together(unittest.TestCase):
     def test_the_warning_says_where_the_graph_breaks(self) -> None:
         with self.assertWarnsRegex(rekindle.UnplannedPart, "2 graphs.*graph_break"):
             step(rekindle.compile(self.module, 10**9, **QUICK), self.batch)
+
+
+class Handed(unittest.TestCase):
+    """What graphs hand to one another."""
+
+    def test_a_value_that_is_given_and_taken_is_one(self) -> None:
+        flow, value, other = Flow(), torch.zeros(4), torch.zeros(2)
+        first = flow.begin(0, [torch.ones(3)])
+        flow.give(first, [value, other, None])
+        second = flow.begin(1, [value.view(2, 2)])
+        flow.give(second, [torch.zeros(())])
+        flow.end({"hidden": [other[:1]]})
+        self.assertEqual(list(first.taken.values()), [12])
+        self.assertEqual(first.given[0], second.taken)
+        self.assertEqual(first.handed_on, {0, 2}, "the caller gets the second")
+        self.assertEqual(first.returned, set(first.given[1]))
+
+    def test_a_block_where_another_was_is_another(self) -> None:
+        flow = Flow()
+        value = torch.zeros(4)
+        first = flow.begin(0, [value])
+        del value
+        second = flow.begin(0, [torch.zeros(4)])
+        self.assertTrue(first.taken.keys().isdisjoint(second.taken))
+
+    def test_the_share_is_one_of_the_peak_that_is_there(self) -> None:
+        """What two graphs share is counted once, so the plain step is not taken for more than it
+        is.
+        """
+        torch._dynamo.reset()
+        module, batch = Broken(), torch.randn(512, 64)
+        plain_peak, _ = step(module, batch)
+        with (
+            unittest.mock.patch.dict(os.environ, REKINDLE_CACHE="off"),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore")
+            model = rekindle.compile(module, 0.7, **QUICK)
+            peaks = [step(model, batch)[0] for _ in range(2)]
+        self.assertLessEqual(peaks[-1], session_of(model).largest_budget)
+        self.assertLessEqual(session_of(model).largest_budget, 0.75 * plain_peak)
 
 
 class States(unittest.TestCase):

@@ -19,6 +19,7 @@ the byte, but for states that are not saved after all.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, field
 
 import torch
@@ -48,6 +49,8 @@ class Lowered:
     """The storage that stands for the generator's state, for each random node."""
     state_bytes: int = 0
     """Counted for the states of all draws."""
+    handed_on: Set[int] = frozenset()
+    """Which of the values that the forward hands out nobody holds when its backward begins."""
 
     @property
     def index(self) -> dict[fx.Node, int]:
@@ -55,12 +58,18 @@ class Lowered:
         return {node: number for number, node in enumerate(self.nodes) if node is not None}
 
 
-def lower(joint: Joint, name: str = "step", held: dict[str, int] | None = None) -> Lowered:
+def lower(
+    joint: Joint,
+    name: str = "step",
+    held: dict[str, int] | None = None,
+    handed_on: Set[int] = frozenset(),
+) -> Lowered:
     """Lowers a joint graph. `held` names bytes that lie in memory all the time, such as the
-    optimizer's state.
+    optimizer's state; `handed_on` are the positions, among the values that the forward hands out,
+    of those that only graphs behind it take: they may be dropped, and made again.
     """
     keep_overwritten(joint)
-    return _Lowering(joint, name).run(held or {})
+    return _Lowering(joint, name, handed_on).run(held or {})
 
 
 def keep_overwritten(joint: Joint) -> None:
@@ -132,9 +141,10 @@ def generator_state_bytes(device: torch.device) -> int:
 class _Lowering:
     """The parts of the graph, as they grow."""
 
-    def __init__(self, joint: Joint, name: str) -> None:
+    def __init__(self, joint: Joint, name: str, handed_on: Set[int]) -> None:
         self.joint = joint
         self.name = name
+        self.handed_on = handed_on
         self.storages = [(storage.bytes, "other") for storage in joint.storages]
         self.nodes: list[Node] = []
         self.origins: list[fx.Node | None] = []
@@ -156,7 +166,14 @@ class _Lowering:
         for node in self.joint.computing():
             if node not in forward:
                 self.add_node(node, "backward", "gradient")
-        return Lowered(self.build(), self.origins, boundary, self.token_of, self.state_bytes)
+        return Lowered(
+            self.build(),
+            self.origins,
+            boundary,
+            self.token_of,
+            self.state_bytes,
+            self.handed_on,
+        )
 
     def add(self, origin: fx.Node | None, node: Node) -> int:
         self.nodes.append(node)
@@ -218,7 +235,7 @@ class _Lowering:
 
     def keep_outputs(self) -> None:
         """What the forward hands out is in others' hands: it cannot be dropped and made again."""
-        for value in kept_outputs(self.joint):
+        for value in kept_outputs(self.joint, self.handed_on):
             for storage in self.joint.held(value):
                 self.keep(storage)
 
@@ -255,7 +272,7 @@ class _Lowering:
         return self.add(None, boundary)
 
     def build(self) -> Graph:
-        kept = kept_outputs(self.joint)
+        kept = kept_outputs(self.joint, self.handed_on)
         kept += [value for value in self.joint.gradients if isinstance(value, fx.Node)]
         once = [at for at, node in enumerate(self.nodes) if node.effect == Effect.ONCE.value]
         return Graph(
@@ -268,14 +285,22 @@ class _Lowering:
         )
 
 
-def kept_outputs(joint: Joint) -> list[fx.Node]:
+def handed_out(joint: Joint) -> list[object]:
     """What the forward hands out, but for the new contents of inputs, which come first, are copied
     and dropped.
 
     A new content may be handed out as well, further behind: then it stays.
     """
-    handed_out = joint.forward_outputs[len(joint.new_contents) :]
-    return [value for value in handed_out if isinstance(value, fx.Node)]
+    return list(joint.forward_outputs[len(joint.new_contents) :])
+
+
+def kept_outputs(joint: Joint, handed_on: Set[int] = frozenset()) -> list[fx.Node]:
+    """What the forward hands out, and others hold while the backward runs."""
+    return [
+        value
+        for at, value in enumerate(handed_out(joint))
+        if isinstance(value, fx.Node) and at not in handed_on
+    ]
 
 
 def device_of(node: fx.Node) -> torch.device:

@@ -422,7 +422,9 @@ class _LowerBack:
             nodes.append(node)
             if len(writes) < len(run.writes):
                 nodes.append(_native.Node(TANGENTS, TANGENTS, phase, reads=[], writes=run.writes))
-        kept = self.outputs[len(self.joint.new_contents) : len(self.joint.forward_outputs)]
+        handed_out = self.outputs[len(self.joint.new_contents) : len(self.joint.forward_outputs)]
+        handed_on = self.lowered.handed_on
+        kept = [value for at, value in enumerate(handed_out) if at not in handed_on]
         once = [
             at for at, node in enumerate(self.nodes) if node.effect == effects.Effect.ONCE.value
         ]

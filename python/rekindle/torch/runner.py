@@ -160,7 +160,7 @@ class Runner:
         compiled = self._compiled_for((session.call.gradients, *map(_described, leaves)))
         result = self._call(compiled, args, kwargs)
         compiled.numbers.update(session.call.captured)
-        session.end()
+        session.end(result)
         self._complain(compiled)
         session.autocast.watch(result)
         session.told_compiled.update(compiled.route.told_compiled())

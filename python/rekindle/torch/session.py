@@ -22,7 +22,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Any
 
@@ -35,6 +35,7 @@ from rekindle.torch.autocast import BackwardAutocast
 from rekindle.torch.better_plan import BetterPlan
 from rekindle.torch.capture import traced_as_eager
 from rekindle.torch.execute import Boxed, boxed
+from rekindle.torch.flow import Flow
 from rekindle.torch.halves import Halves, leave_room
 from rekindle.torch.held import Outstanding, gradient_bytes, state_bytes, unread
 from rekindle.torch.inductor_budget import InductorPlans
@@ -105,6 +106,8 @@ class Call:
     """The graphs that ran forward, in order."""
     captured: list[int] = field(default_factory=list)
     """The graphs that were captured, in order."""
+    flow: Flow = field(default_factory=Flow)
+    """What they hand to one another, where that is not known yet."""
     ran_without_gradients: bool = False
     breaks_before: dict[str, int] = field(default_factory=graph_breaks)
 
@@ -174,9 +177,11 @@ class Session:
         """Plans that are being made, for graphs that run by their first ones."""
         self._halves: dict[int, list[Halves]] = {}
         """The captures of these graphs."""
-        self._parts: dict[int, Part] = {}
+        self._parts: dict[tuple[int, frozenset[int] | None], Part] = {}
         self._decided: dict[int, TimedPlan] = {}
         """The plans that count the other graphs of their step."""
+        self._handed_on: dict[int, set[int]] = {}
+        """Which of the values that these graphs hand out nobody holds in their backward."""
 
     @property
     def is_backend(self) -> bool:
@@ -234,8 +239,9 @@ class Session:
         if all([half.replace(planned) for half in halves]):
             self._collected[number] = self._running[number] = planned
 
-    def end(self) -> None:
-        """A call of the model is over."""
+    def end(self, result: Any) -> None:
+        """A call of the model is over, and returns this."""
+        self.call.flow.end(result)
         self._note_split()
         if self._undecided():
             self._warn_of_first_pass()
@@ -244,10 +250,11 @@ class Session:
         """Drops what is known of some graphs, which will not run again as they are."""
         gone = set(numbers)
         for number in gone:
-            for known in (self._collected, self._running, self._parts, self._decided):
+            for known in (self._collected, self._running, self._decided, self._handed_on):
                 known.pop(number, None)
             self._better.pop(number, None)
             self._halves.pop(number, None)
+        self._parts = {key: part for key, part in self._parts.items() if key[0] not in gone}
         self._numbers = {key: n for key, n in self._numbers.items() if n not in gone}
 
     def _allowed(self, plain_peak: int) -> int:
@@ -287,27 +294,43 @@ class Session:
             self._go(State.COLLECTING)
             raise
         self._decided.update(zip(numbers, decided, strict=True))
+        self._handed_on.update((number, self._handed_on_by(number)) for number in numbers)
         self._running.clear()
         self._go(State.RUNNING)
         return True
 
     def _step(self) -> tuple[list[int], GraphsOfStep]:
         """The graphs of this call, by number, and the step that they make up."""
-        numbers = sorted(set(self.call.runs))
-        parts = [self._part(number) for number in numbers]
-        order = [numbers.index(number) for number in self.call.runs]
-        return numbers, GraphsOfStep(parts, order, self.resident()[0])
+        numbers = sorted({run.number for run in self.call.flow.runs})
+        parts = [self._part(number, self._handed_on_by(number)) for number in numbers]
+        runs = [replace(run, number=numbers.index(run.number)) for run in self.call.flow.runs]
+        return numbers, GraphsOfStep(parts, runs, self.resident()[0])
 
-    def _part(self, number: int) -> Part:
-        if number not in self._parts:
+    def _handed_on_by(self, number: int) -> set[int]:
+        """Which of the values that a graph hands out no caller of it in this call gets."""
+        runs = [run.handed_on for run in self.call.flow.runs if run.number == number]
+        return set.intersection(*runs) if runs else set()
+
+    def _part(self, number: int, handed_on: set[int] | None = None) -> Part:
+        """A graph as a part of its step; `handed_on` where it is known what becomes of the values
+        that it hands out.
+        """
+        key = number, None if handed_on is None else frozenset(handed_on)
+        if key not in self._parts:
             planned = self._collected[number]
-            self._parts[number] = Part(
-                planned.graph,
+            graph = planned.graph
+            if handed_on:
+                nodes = graph.nodes
+                lowered = lower(planned.joint, graph.name, self.held(planned.joint), handed_on)
+                graph = lowered.graph.with_times([node.time for node in nodes])
+                graph = graph.with_workspaces([node.workspace for node in nodes])
+            self._parts[key] = Part(
+                graph,
                 planned.lowered.boundary,
                 planned.joint.input_gradient_bytes,
                 with_store(self.settings).store,
             )
-        return self._parts[number]
+        return self._parts[key]
 
     def _warn_of_first_pass(self) -> None:
         """The parts are known, and so is what the pass that collected them needs."""
@@ -376,7 +399,8 @@ class Session:
         lowered = lower(joint, f"graph {next_number}", held)
         number = self._numbers.setdefault((self._is_split, lowered.graph.digest), next_number)
         if number != next_number:
-            lowered = lower(joint, f"graph {number}", held)
+            handed_on = self._handed_on.get(number, set())
+            lowered = lower(joint, f"graph {number}", held, handed_on)
         return number, lowered
 
     def _plan(self, number: int, joint: Joint, lowered: Lowered) -> PlannedGraph:
@@ -510,7 +534,19 @@ class Session:
             if self.state is State.BACKEND:
                 self._refuse_what_is_not_counted(halves.planned, arguments)
             self.call.runs.append(halves.number)
+            joint = halves.planned.joint
+            others = [
+                value
+                for node, value in zip(joint.primals, arguments, strict=True)
+                if node not in joint.parameters
+            ]
+            taking = self.call.flow.begin(halves.number, others)
+            # What is taken shall be dropped when it has been used.
+            del others
             results = run(arguments)
+            given = results[len(joint.new_contents) : len(joint.forward_outputs)]
+            self.call.flow.give(taking, given)
+            del given
             modules = halves.planned.modules
             if modules.largest_saved is not None:
                 saved = results[modules.largest_saved]

@@ -4,25 +4,27 @@ A model is captured in several graphs where it is split into buckets (DDP) or bl
 where a graph breaks. They run one after the other forward, and in the other order backward. While
 graph i runs there are in memory, beside its own bytes,
 
-    held_i = the parameters of the others + what the graphs before it saved + the gradients of those
-    behind it
+    held_i = the parameters of the others + what the graphs before it took, gave and saved
+    late_i = in its backward: the gradients of those behind it, and what the caller got of them
 
-and what it saves itself lies there while the graphs behind it run. So with B the budget, graph i is
-planned for B - held_i, and with a scratch at the moment between its passes that leaves room for no
-more than a_i: then it saves at most a_i.
+where a value that one graph gives and another takes is one (`flow`). What graph i saves lies there
+while the graphs behind it run. So with B the budget, graph i is planned for B - held_i, with late_i
+as bytes that come at the moment between its passes and stay, and with a scratch at that moment that
+leaves room for no more than a_i: then it saves at most a_i.
 
 Method: a_i lies between the least that a plan of graph i can save and what the plain step saves, at
 the same share for all graphs. The largest share in sixteenths for which every graph has a plan is
 taken. In the pass that collects the graphs those behind are not known: each graph gets the smallest
 share for which it has a plan beside what is held by then, and all gradients that may follow.
 
-Limits: one share for all is simple, not optimal. Gradients count as held in the forward too, what
-one graph hands to the next is counted by both, and what a backward hands on counts until the end,
-so that a step may stay below its budget.
+Limits: one share for all is simple, not optimal. What the graphs before took and gave counts as
+long as they wait, and what a backward hands on until the end, so that a step may stay below its
+budget.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -30,6 +32,8 @@ from rekindle import _native
 from rekindle.errors import InfeasibleBudget
 from rekindle.planner import plan_with, untimed
 from rekindle.settings import Settings
+from rekindle.torch.effects import Effect
+from rekindle.torch.flow import Run
 from rekindle.torch.planning import TimedPlan
 
 SHARES = 16
@@ -87,11 +91,37 @@ class Part:
             self.saved_by(save_least(self.graph, boundary, store)), self.plain_saved
         )
         """The same in a plan that saves as little as it can."""
+        given = set(nodes[boundary].reads) - inputs
+        self.passing: int = sum(
+            sizes[s] for s in given | set(nodes[boundary].writes) if roles[s] != "parameter"
+        )
+        """Bytes that lie there between its passes and are not its own: what it hands out, and the
+        gradients of that.
+        """
+        self.late = 0
+        """Bytes of others that come between its passes, and stay."""
+        self._planned = self.graph
+
+    def beside(self, late: int) -> Part:
+        """The same with so many bytes of others from the moment between its passes on."""
+        part = copy.copy(self)
+        part.late, part._planned = late, with_late(self.graph, self.boundary, late)
+        return part
 
     def saved_by(self, plan: _native.Plan) -> int:
         """What lies there between the passes in a plan."""
         runs = [number for kind, number in plan.steps() if kind == "run"]
         return plan.timeline(self.graph)[runs.index(self.boundary)] - self.base
+
+    @property
+    def planned_peak(self) -> int:
+        """The graph's own peak without a plan, with what comes of others."""
+        return self._planned.peak
+
+    @property
+    def floor(self) -> int:
+        """No plan needs less, with what comes of others."""
+        return self._planned.floor
 
     def peak_of(self, plan: _native.Plan) -> int:
         """The graph's own peak in a plan."""
@@ -99,11 +129,11 @@ class Part:
 
     def plan(self, settings: Settings, room: int, share: float) -> TimedPlan:
         """A plan in so many bytes that saves no more than the share. There is one if it `fits`."""
-        graph = self._in(room, share)
         try:
-            return TimedPlan(graph, plan_with(settings, graph, room))
+            plan = plan_with(settings, self._in(room, share), room)
         except InfeasibleBudget:
-            return TimedPlan(graph, self._quick(room, share).carried_over(graph, room))
+            plan = self._quick(room, share)
+        return TimedPlan(self.graph, plan.carried_over(self.graph, room))
 
     def fits(self, room: int, share: float) -> bool:
         """Whether there is a plan in so many bytes that saves no more than the share. It does not
@@ -121,12 +151,38 @@ class Part:
 
     def _in(self, room: int, share: float) -> _native.Graph:
         """The graph with so much in use between its passes that it saves no more than the share."""
-        scratch = max(room - self.base - self.saved(share), 0)
-        return self.graph.with_workspace(self.boundary, scratch)
+        scratch = max(room - self.base - self.late - self.saved(share), 0)
+        return self._planned.with_workspace(self.boundary, scratch)
 
     def saved(self, share: float) -> int:
         """The most that it may save, at a share of what it can."""
         return self.least_saved + int(share * (self.plain_saved - self.least_saved))
+
+
+def with_late(graph: _native.Graph, boundary: int, late: int) -> _native.Graph:
+    """The graph with bytes that come at the moment between its passes, and stay."""
+    if not late:
+        return graph
+    nodes, extra = graph.nodes, len(graph.storages)
+    node = nodes[boundary]
+    nodes[boundary] = _native.Node(
+        node.name,
+        node.op,
+        node.phase,
+        reads=node.reads,
+        writes=[*node.writes, extra],
+        updates=node.updates,
+        effect=node.effect,
+        time=node.time,
+        workspace=node.workspace,
+    )
+    return _native.Graph(
+        graph.name,
+        storages=[*graph.storages, (late, "gradient")],
+        nodes=nodes,
+        outputs=[*graph.outputs, extra],
+        targets=[at for at, node in enumerate(nodes) if node.effect == Effect.ONCE.value],
+    )
 
 
 @dataclass(frozen=True)
@@ -182,13 +238,32 @@ def use_least(part: Part) -> TimedPlan:
     return best[1]
 
 
-@dataclass(frozen=True)
 class GraphsOfStep:
-    """The graphs of one step, the order in which they run forward, and all parameters' bytes."""
+    """The graphs of one step, their runs in the order of the forward, and all parameters' bytes.
+    The number of a run is that of its part.
+    """
 
-    parts: Sequence[Part]
-    runs: Sequence[int]
-    resident: int
+    def __init__(self, parts: Sequence[Part], runs: Sequence[Run], resident: int) -> None:
+        self.runs, self.resident = runs, resident
+        late = [0] * len(parts)
+        for at, run in enumerate(runs):
+            late[run.number] = max(late[run.number], self._late(parts, at))
+        self.parts = [part.beside(size) for part, size in zip(parts, late, strict=True)]
+
+    def _late(self, parts: Sequence[Part], at: int) -> int:
+        """The bytes of others that come between the passes of a run, and stay."""
+        run, behind = self.runs[at], self.runs[at + 1 :]
+        gradients = sum(parts[other.number].gradients for other in behind)
+        # Some of what those behind hand on is what this one is handed.
+        handed_on = sum(parts[other.number].input_gradients for other in behind)
+        own = run.taken | run.all_given
+        returned = {
+            block: other.all_given[block]
+            for other in behind
+            for block in other.returned
+            if block not in own
+        }
+        return gradients + max(handed_on - parts[run.number].tangents, 0) + sum(returned.values())
 
     def held(self, share: float) -> list[int]:
         """The most bytes that others hold while each part runs, at a share of what all can save."""
@@ -196,16 +271,15 @@ class GraphsOfStep:
 
     def _held(self, saved: Sequence[int]) -> list[int]:
         held = [0] * len(self.parts)
-        for at, number in enumerate(self.runs):
-            before = sum(saved[other] for other in self.runs[:at])
-            behind = [self.parts[other] for other in self.runs[at + 1 :]]
-            gradients = sum(part.gradients for part in behind)
-            # Some of what those behind hand on is what this one is handed.
-            handed_on = max(
-                sum(part.input_gradients for part in behind) - self.parts[number].tangents, 0
-            )
-            others = max(self.resident - self.parts[number].parameters, 0)
-            held[number] = max(held[number], others + before + gradients + handed_on)
+        blocks: dict[int, int] = {}
+        private = 0
+        for run in self.runs:
+            part = self.parts[run.number]
+            others = max(self.resident - part.parameters, 0) + private
+            others += sum(size for block, size in blocks.items() if block not in run.taken)
+            held[run.number] = max(held[run.number], others)
+            blocks |= run.taken | run.all_given
+            private += max(saved[run.number] - part.passing, 0)
         return held
 
     def peak(self, plans: Sequence[_native.Plan]) -> int:
@@ -213,14 +287,15 @@ class GraphsOfStep:
         pairs = list(zip(self.parts, plans, strict=True))
         held = self._held([part.saved_by(plan) for part, plan in pairs])
         return max(
-            others + part.peak_of(plan) for others, (part, plan) in zip(held, pairs, strict=True)
+            others + part.late + part.peak_of(plan)
+            for others, (part, plan) in zip(held, pairs, strict=True)
         )
 
     @property
     def plain_peak(self) -> int:
         """The step's peak without plans, as it is counted here."""
         return max(
-            held + part.graph.peak for held, part in zip(self.held(1.0), self.parts, strict=True)
+            held + part.planned_peak for held, part in zip(self.held(1.0), self.parts, strict=True)
         )
 
     def plan(self, settings: Settings, budget: int) -> list[TimedPlan]:
@@ -239,7 +314,7 @@ class GraphsOfStep:
         held = self.held(share)
         return all(
             self.parts[number].fits(max(budget - held[number], 0), share)
-            for number in sorted(set(self.runs))
+            for number in range(len(self.parts))
         )
 
     def _smallest(self, above: int) -> int:
@@ -262,9 +337,7 @@ class GraphsOfStep:
         smallest, without = self._smallest(budget), ""
         if any(part.store is not None for part in self.parts):
             without = f"  without the store: {self._without_store()._smallest(budget)} bytes\n"
-        floors = [
-            held + part.graph.floor for held, part in zip(self.held(0.0), self.parts, strict=True)
-        ]
+        floors = [held + part.floor for held, part in zip(self.held(0.0), self.parts, strict=True)]
         tightest = floors.index(max(floors))
         return InfeasibleBudget(
             f"no plans for the {len(self.runs)} graphs of the step fit together in {budget} bytes\n"
