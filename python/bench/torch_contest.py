@@ -28,7 +28,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -97,11 +97,13 @@ class Entrant:
 
 
 @contextmanager
-def entrant(case: str, kind: Kind, gradients: Path) -> Iterator[Entrant]:
+def entrant(
+    case: str, kind: Kind, gradients: Path, runs: Callable[..., None] = serve
+) -> Iterator[Entrant]:
     """A contender that has trained, and stands still; its process ends with the block."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
-    process = context.Process(target=serve, args=(there, case, kind, gradients))
+    process = context.Process(target=runs, args=(there, case, kind, gradients))
     process.start()
     there.close()
     try:

@@ -15,9 +15,9 @@ use anyhow::{Context, Result, bail};
 use crate::archive::{Archive, check_names, is_wanted, mebibytes, median};
 use crate::repo::Repo;
 use crate::{
-    bench_analysis, bench_compare, bench_devices, bench_exact, bench_limit, bench_offload,
-    bench_plan, bench_profile, bench_torch, bench_train, bench_transfers, bench_xl, bench_zoo,
-    python,
+    bench_analysis, bench_compare, bench_devices, bench_exact, bench_inductor, bench_limit,
+    bench_offload, bench_plan, bench_profile, bench_torch, bench_train, bench_transfers, bench_xl,
+    bench_zoo, python,
 };
 
 /// Its name, the model, its sizes as `engine_peer` takes them (`python/bench/serve_torch.py` knows
@@ -39,7 +39,7 @@ const ROUNDS: usize = 4;
 /// A benchmark, which gets the names of cases.
 type Bench = (&'static str, fn(&Repo, &[String]) -> Result<()>);
 
-const BENCHES: [Bench; 14] = [
+const BENCHES: [Bench; 15] = [
     ("plan", bench_plan::run),
     ("exact", bench_exact::run),
     ("engine", engine),
@@ -49,6 +49,7 @@ const BENCHES: [Bench; 14] = [
     ("offload", bench_offload::run),
     ("xl", bench_xl::run),
     ("torch", bench_torch::run),
+    ("inductor", bench_inductor::run),
     ("zoo", bench_zoo::run),
     ("devices", bench_devices::run),
     ("analysis", bench_analysis::run),

@@ -9,6 +9,7 @@ mod bench_analysis;
 mod bench_compare;
 mod bench_devices;
 mod bench_exact;
+mod bench_inductor;
 mod bench_limit;
 mod bench_offload;
 mod bench_plan;
