@@ -174,6 +174,8 @@ def loss_of(module: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torc
     inputs, labels = batch
     output = module(inputs)
     logits = output if isinstance(output, torch.Tensor) else output.logits
+    if logits.dim() == 4:  # A class for each pixel.
+        logits = logits.movedim(1, -1)
     return nn.functional.cross_entropy(
         logits.reshape(-1, logits.shape[-1]), labels.reshape(-1), ignore_index=IGNORED_LABEL
     )

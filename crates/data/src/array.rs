@@ -201,7 +201,12 @@ impl Array {
 
     /// The elements of a row.
     pub(crate) fn row(&self, row: usize, into: &mut [f32]) -> Result<(), DataError> {
-        let bytes = self.bytes((row * self.row_len()) as u64, into.len())?;
+        self.numbers((row * self.row_len()) as u64, into)
+    }
+
+    /// Numbers from element `first` on.
+    pub(crate) fn numbers(&self, first: u64, into: &mut [f32]) -> Result<(), DataError> {
+        let bytes = self.bytes(first, into.len())?;
         for (value, bytes) in into.iter_mut().zip(bytes.chunks_exact(self.number.size())) {
             *value = self.number.get(bytes) as f32;
         }

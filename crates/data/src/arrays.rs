@@ -9,8 +9,9 @@ use std::path::Path;
 use rekindle_program::random::Stream;
 
 use crate::array::Array;
-use crate::sample::{FeaturesMut, Samples};
-use crate::{DataError, ImageOptions, Wanted};
+use crate::batches::IGNORED;
+use crate::sample::{FeaturesMut, SampleMut, Samples};
+use crate::{Answers, DataError, DataOptions, ImageOptions, Wanted};
 
 /// What the array of inputs may be called.
 pub(crate) const INPUTS: [&str; 4] = ["inputs", "images", "x", "X"];
@@ -22,6 +23,7 @@ pub(crate) struct Arrays {
     inputs: Array,
     labels: Array,
     wanted: Wanted,
+    answers: Answers,
     options: ImageOptions,
     /// Whether images are stored with the channels where the model does not take them.
     turned: bool,
@@ -32,9 +34,9 @@ impl Arrays {
     pub(crate) fn open(
         path: &Path,
         wanted: Wanted,
-        classes: Option<usize>,
-        options: ImageOptions,
+        options: &DataOptions,
     ) -> Result<Arrays, DataError> {
+        let (answers, classes) = (options.answers, options.classes);
         let array = |names: &[&str]| -> Result<Array, DataError> {
             let found = match path.is_dir() {
                 true => {
@@ -52,8 +54,13 @@ impl Arrays {
         let unsuitable = |array: &Array, why: String| {
             Err(DataError::Unsuitable { path: array.path().to_owned(), why })
         };
-        if labels.len() != inputs.rows() as u64 {
-            let why = format!("{} labels for {} inputs", labels.len(), inputs.rows());
+        let (each, what) = match answers.numbers() {
+            0 => (answers.labels(&wanted), "labels"),
+            numbers => (numbers, "numbers"),
+        };
+        if Some(labels.len()) != (inputs.rows() as u64).checked_mul(each as u64) {
+            let (found, rows) = (labels.len(), inputs.rows());
+            let why = format!("{found} {what} for {rows} inputs, with {each} to each");
             return unsuitable(&labels, why);
         }
         let turned = match turned(&wanted, inputs.shape.get(1..).unwrap_or_default()) {
@@ -63,20 +70,26 @@ impl Arrays {
                 return unsuitable(&inputs, why);
             }
         };
-        Ok(Arrays { inputs, labels, wanted, options, turned, classes })
+        let options = options.images.clone();
+        Ok(Arrays { inputs, labels, wanted, answers, options, turned, classes })
     }
 
-    /// How many classes the labels name: one more than the highest of them.
-    pub(crate) fn classes(&self) -> Result<usize, DataError> {
+    /// How many classes the labels name: one more than the highest of them; nothing where they are
+    /// numbers.
+    pub(crate) fn classes(&self) -> Result<Option<usize>, DataError> {
         const PIECE: usize = 4096;
+        if self.answers.numbers() > 0 {
+            return Ok(None);
+        }
         let mut highest = 0;
         let mut piece = [0; PIECE];
-        for first in (0..self.labels.rows()).step_by(PIECE) {
-            let piece = &mut piece[..PIECE.min(self.labels.rows() - first)];
-            self.labels.whole(first as u64, piece)?;
+        let all = self.labels.len();
+        for first in (0..all).step_by(PIECE) {
+            let piece = &mut piece[..(all - first).min(PIECE as u64) as usize];
+            self.labels.whole(first, piece)?;
             highest = piece.iter().copied().fold(highest, i64::max);
         }
-        Ok(highest as usize + 1)
+        Ok(Some((highest as usize).saturating_add(1)))
     }
 }
 
@@ -96,7 +109,9 @@ fn turned(wanted: &Wanted, shape: &[usize]) -> Option<bool> {
             }
         }
         Wanted::Features { len } => (shape.iter().product::<usize>() == len).then_some(false),
-        Wanted::Tokens { .. } => None,
+        Wanted::Tokens { sequence, .. } => {
+            (shape.iter().product::<usize>() == sequence).then_some(false)
+        }
     }
 }
 
@@ -109,10 +124,13 @@ impl Samples for Arrays {
         &self,
         index: usize,
         _: Option<Stream>,
-        features: FeaturesMut<'_>,
-        labels: &mut [i64],
+        SampleMut { features, labels, numbers }: SampleMut<'_>,
     ) -> Result<(), DataError> {
-        let FeaturesMut::Numbers(into) = features else { unreachable!("arrays are numbers") };
+        self.answer(index, labels, numbers)?;
+        let into = match features {
+            FeaturesMut::Numbers(into) => into,
+            FeaturesMut::Ids(ids) => return self.ids(index, ids),
+        };
         self.inputs.row(index, into)?;
         if let Wanted::Images { height, width, channels, channels_first } = self.wanted {
             let pixels = height * width;
@@ -132,13 +150,49 @@ impl Samples for Arrays {
                 *value = (*value - mean) / deviation;
             }
         }
-        self.labels.whole(index as u64, labels)?;
-        match self.classes.filter(|&classes| !(0..classes as i64).contains(&labels[0])) {
+        Ok(())
+    }
+}
+
+impl Arrays {
+    /// The tokens of a row, each of which the model must know.
+    fn ids(&self, index: usize, into: &mut [i64]) -> Result<(), DataError> {
+        let Wanted::Tokens { vocab, .. } = self.wanted else { unreachable!("ids are of tokens") };
+        let first = index as u64 * into.len() as u64;
+        self.inputs.whole(first, into)?;
+        let bad = (first..).zip(&*into).find(|(_, id)| !(0..vocab as i64).contains(*id));
+        match bad {
             None => Ok(()),
-            Some(classes) => Err(DataError::LabelOutOfRange {
+            Some((position, &token)) => Err(DataError::TokenOutOfRange {
+                path: self.inputs.path().to_owned(),
+                position,
+                token: token as u64,
+                vocab,
+            }),
+        }
+    }
+
+    /// What a row is to be answered with.
+    fn answer(
+        &self,
+        index: usize,
+        labels: &mut [i64],
+        numbers: &mut [f32],
+    ) -> Result<(), DataError> {
+        if !numbers.is_empty() {
+            labels.fill(0);
+            return self.labels.numbers(index as u64 * numbers.len() as u64, numbers);
+        }
+        self.labels.whole(index as u64 * labels.len() as u64, labels)?;
+        // What does not count, such as a pixel at a border, may be marked so in several of them.
+        let counts = |&&label: &&i64| label != IGNORED || labels.len() == 1;
+        let Some(classes) = self.classes else { return Ok(()) };
+        match labels.iter().filter(counts).find(|label| !(0..classes as i64).contains(*label)) {
+            None => Ok(()),
+            Some(&label) => Err(DataError::LabelOutOfRange {
                 path: self.labels.path().to_owned(),
                 row: index,
-                label: labels[0],
+                label,
                 classes,
             }),
         }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use rekindle_graph::Bytes;
 use rekindle_program::random::Stream;
 
-use crate::sample::Features;
+use crate::sample::{Features, SampleMut};
 use crate::{BadFiles, DataError, Dataset};
 
 /// The label of what does not count.
@@ -25,6 +25,9 @@ pub struct Batch {
     pub features: Features,
     /// The labels of all samples; [`IGNORED`] for those that do not count.
     pub labels: Vec<i64>,
+    /// The numbers that the samples are to be answered with, if they are; zero for those that do
+    /// not count.
+    pub numbers: Vec<f32>,
     /// How many samples count.
     pub samples: usize,
     /// Bad files in whose place others stand.
@@ -139,7 +142,10 @@ impl Batches {
             crate::Wanted::Tokens { .. } => size_of::<i64>(),
             _ => size_of::<f32>(),
         };
-        let sample = wanted.features() * feature + wanted.labels() * size_of::<i64>();
+        let answers = self.dataset.answers();
+        let sample = wanted.features() * feature
+            + answers.labels(&wanted) * size_of::<i64>()
+            + answers.numbers() * size_of::<f32>();
         Bytes((self.batch * sample) as u64)
     }
 
@@ -152,18 +158,18 @@ impl Batches {
         let (epoch, place) = (number / per_epoch, (number % per_epoch) as usize);
         let order = self.order_of(epoch);
         let wanted = self.dataset.wanted();
-        let (features, labels) = (wanted.features(), wanted.labels());
+        let answers = self.dataset.answers();
         let first = place * self.batch;
         let samples = self.batch.min(self.part.len() - first);
         let mut batch = Batch {
             features: Features::zeros(&wanted, self.batch),
-            labels: vec![IGNORED; self.batch * labels],
+            labels: vec![IGNORED; self.batch * answers.labels(&wanted)],
+            numbers: vec![0.0; self.batch * answers.numbers()],
             samples,
             skipped: Vec::new(),
         };
         for row in 0..samples {
-            let range = row * labels..(row + 1) * labels;
-            self.read_sample(&mut batch, &order, epoch, first + row, (row, features), range)?;
+            self.read_sample(&mut batch, &order, epoch, first + row, row)?;
         }
         Ok(batch)
     }
@@ -176,17 +182,21 @@ impl Batches {
         order: &[u32],
         epoch: u64,
         place: usize,
-        (row, features): (usize, usize),
-        labels: std::ops::Range<usize>,
+        row: usize,
     ) -> Result<(), DataError> {
+        let (wanted, answers) = (self.dataset.wanted(), self.dataset.answers());
+        let (labels, numbers) = (answers.labels(&wanted), answers.numbers());
         let stream = Stream::new(self.seed).branch(SAMPLE).branch(epoch);
         let mut last = None;
         for further in 0..order.len() {
             let index = order[(place + further) % order.len()];
             let draw = self.training.then(|| stream.branch(u64::from(index)));
-            let to = batch.features.sample(row, features);
-            let labels = &mut batch.labels[labels.clone()];
-            match (self.dataset.read(index as usize, draw, to, labels), self.bad_files) {
+            let to = SampleMut {
+                features: batch.features.sample(row, wanted.features()),
+                labels: &mut batch.labels[row * labels..(row + 1) * labels],
+                numbers: &mut batch.numbers[row * numbers..(row + 1) * numbers],
+            };
+            match (self.dataset.read(index as usize, draw, to), self.bad_files) {
                 (Err(DataError::BadFile { path, why }), BadFiles::Skip) => {
                     batch.skipped.push(Skipped { path: path.clone(), why: why.clone() });
                     last = Some((path, why));

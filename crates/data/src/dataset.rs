@@ -9,7 +9,7 @@ use rekindle_program::random::Stream;
 
 use crate::arrays::{Arrays, INPUTS};
 use crate::images::{Images, Pixels};
-use crate::sample::{FeaturesMut, Samples, Wanted};
+use crate::sample::{Answers, SampleMut, Samples, Wanted};
 use crate::text::{Tokenised, tokenise};
 use crate::tokens::Tokens;
 use crate::{DataError, DataOptions};
@@ -18,6 +18,7 @@ use crate::{DataError, DataOptions};
 pub struct Dataset {
     samples: Box<dyn Samples>,
     wanted: Wanted,
+    answers: Answers,
     about: String,
     /// The names of the classes, where folders name them.
     classes: Option<Vec<String>>,
@@ -33,9 +34,11 @@ impl Dataset {
     /// If it holds nothing that the model takes, or cannot be read.
     pub fn open(path: &Path, wanted: Wanted, options: &DataOptions) -> Result<Dataset, DataError> {
         match wanted {
-            Wanted::Tokens { sequence, vocab } => tokens(path, wanted, sequence, vocab, options),
+            Wanted::Tokens { sequence, vocab } if options.answers == Answers::Usual => {
+                tokens(path, wanted, sequence, vocab, options)
+            }
             Wanted::Images { .. } if !has_arrays(path) => images(path, wanted, options),
-            Wanted::Images { .. } | Wanted::Features { .. } => arrays(path, wanted, options),
+            _ => arrays(path, wanted, options),
         }
     }
 
@@ -52,6 +55,11 @@ impl Dataset {
     /// What each sample is.
     pub fn wanted(&self) -> Wanted {
         self.wanted
+    }
+
+    /// What each sample is to be answered with.
+    pub fn answers(&self) -> Answers {
+        self.answers
     }
 
     /// What it is, for a person.
@@ -78,10 +86,9 @@ impl Dataset {
         &self,
         index: usize,
         draw: Option<Stream>,
-        features: FeaturesMut<'_>,
-        labels: &mut [i64],
+        to: SampleMut<'_>,
     ) -> Result<(), DataError> {
-        self.samples.read(index, draw, features, labels)
+        self.samples.read(index, draw, to)
     }
 }
 
@@ -92,6 +99,9 @@ fn images(path: &Path, wanted: Wanted, options: &DataOptions) -> Result<Dataset,
     let Wanted::Images { height, width, channels, channels_first } = wanted else {
         unreachable!("asked for images")
     };
+    if !matches!(options.answers, Answers::Usual | Answers::Classes { count: 1 }) {
+        return Err(DataError::NoArrays { path: path.to_owned() });
+    }
     let memory = options.memory.get() / DECODING;
     let options = options.images.clone();
     let pixels = Pixels { height, width, channels, channels_first, options, memory };
@@ -103,6 +113,7 @@ fn images(path: &Path, wanted: Wanted, options: &DataOptions) -> Result<Dataset,
         class_count: Some(count),
         samples: Box::new(images),
         wanted,
+        answers: Answers::Usual,
         skipped: Vec::new(),
     })
 }
@@ -113,14 +124,19 @@ fn has_arrays(path: &Path) -> bool {
 }
 
 fn arrays(path: &Path, wanted: Wanted, options: &DataOptions) -> Result<Dataset, DataError> {
-    let arrays = Arrays::open(path, wanted, options.classes, options.images.clone())?;
+    let arrays = Arrays::open(path, wanted, options)?;
     let count = arrays.classes()?;
+    let about = match (count, options.answers.numbers()) {
+        (Some(count), _) => format!("{} samples of {count} classes", arrays.len()),
+        (None, numbers) => format!("{} samples, {numbers} numbers for each", arrays.len()),
+    };
     Ok(Dataset {
-        about: format!("{} samples of {count} classes", arrays.len()),
+        about,
         classes: None,
-        class_count: Some(count),
+        class_count: count,
         samples: Box::new(arrays),
         wanted,
+        answers: options.answers,
         skipped: Vec::new(),
     })
 }
@@ -151,6 +167,7 @@ fn tokens(
         about: format!("{count} tokens{of}, {sequences} sequences of {sequence}"),
         samples: Box::new(tokens),
         wanted,
+        answers: Answers::Usual,
         classes: None,
         class_count: None,
         skipped,

@@ -15,6 +15,11 @@ pub enum DataError {
     Read { path: PathBuf, source: std::io::Error },
     #[error("{} holds nothing to train on: {why}", path.display())]
     Nothing { path: PathBuf, why: String },
+    #[error(
+        "the model is to answer with more than a class for each image, which {} does not say; give \
+         a folder with inputs.npy and targets.npy, or a safetensors file with these", path.display()
+    )]
+    NoArrays { path: PathBuf },
     #[error("{} is not what the model takes: {why}", path.display())]
     Unsuitable { path: PathBuf, why: String },
     #[error("{} is no array that can be read: {why}", path.display())]

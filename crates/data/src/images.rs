@@ -16,7 +16,7 @@ use image::{DynamicImage, ImageReader, Limits};
 use rekindle_graph::open_file;
 use rekindle_program::random::Stream;
 
-use crate::sample::{FeaturesMut, Samples};
+use crate::sample::{FeaturesMut, SampleMut, Samples};
 use crate::{DataError, ImageOptions};
 
 /// The images of a folder.
@@ -92,8 +92,7 @@ impl Samples for Images {
         &self,
         index: usize,
         draw: Option<Stream>,
-        features: FeaturesMut<'_>,
-        labels: &mut [i64],
+        SampleMut { features, labels, .. }: SampleMut<'_>,
     ) -> Result<(), DataError> {
         let (class, name) = &self.files[index];
         let path = self.folder.join(&self.classes[*class as usize]).join(&**name);

@@ -32,4 +32,4 @@ pub use batches::{Batch, Batches, IGNORED, Skipped, order, split};
 pub use dataset::Dataset;
 pub use error::DataError;
 pub use options::{BadFiles, DataOptions, ImageOptions, TokenType};
-pub use sample::{Features, Wanted};
+pub use sample::{Answers, Features, Wanted};

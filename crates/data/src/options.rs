@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use rekindle_graph::Bytes;
 
+use crate::Answers;
+
 /// What becomes of files that cannot be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BadFiles {
@@ -58,6 +60,8 @@ pub struct DataOptions {
     pub images: ImageOptions,
     /// How many classes the model tells apart, if that is known.
     pub classes: Option<usize>,
+    /// What each sample is to be answered with.
+    pub answers: Answers,
     /// The tokenizer of text.
     pub tokenizer: Option<PathBuf>,
     /// The numbers of a raw token file.
@@ -72,6 +76,7 @@ impl Default for DataOptions {
             bad_files: BadFiles::default(),
             images: ImageOptions::default(),
             classes: None,
+            answers: Answers::default(),
             tokenizer: None,
             token_type: TokenType::default(),
             memory: Bytes(64 << 20),

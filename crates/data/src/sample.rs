@@ -7,7 +7,7 @@ use crate::DataError;
 /// What each sample must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// Images and a class for each.
+    /// Images.
     Images {
         /// Rows of pixels.
         height: usize,
@@ -18,12 +18,12 @@ pub enum Wanted {
         /// Whether the model takes each channel as a plane of its own.
         channels_first: bool,
     },
-    /// So many numbers and a class for each sample.
+    /// So many numbers.
     Features {
         /// How many numbers.
         len: usize,
     },
-    /// Sequences of tokens, and for each token the one that follows it.
+    /// Sequences of tokens.
     Tokens {
         /// Tokens in a sequence.
         sequence: usize,
@@ -41,12 +41,41 @@ impl Wanted {
             Wanted::Tokens { sequence, .. } => sequence,
         }
     }
+}
 
-    /// Labels of one sample.
-    pub fn labels(&self) -> usize {
-        match *self {
-            Wanted::Images { .. } | Wanted::Features { .. } => 1,
-            Wanted::Tokens { sequence, .. } => sequence,
+/// What each sample is to be answered with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Answers {
+    /// A class; for a sequence of tokens, the token that follows each.
+    #[default]
+    Usual,
+    /// So many classes, such as one for each pixel, or one for a sequence of tokens.
+    Classes {
+        /// How many.
+        count: usize,
+    },
+    /// So many numbers.
+    Numbers {
+        /// How many.
+        count: usize,
+    },
+}
+
+impl Answers {
+    /// Labels of one sample. Where the answer is numbers, the label says that the sample counts.
+    pub fn labels(self, wanted: &Wanted) -> usize {
+        match (self, *wanted) {
+            (Answers::Usual, Wanted::Tokens { sequence, .. }) => sequence,
+            (Answers::Usual | Answers::Numbers { .. }, _) => 1,
+            (Answers::Classes { count }, _) => count,
+        }
+    }
+
+    /// Numbers that one sample is answered with.
+    pub fn numbers(self) -> usize {
+        match self {
+            Answers::Numbers { count } => count,
+            Answers::Usual | Answers::Classes { .. } => 0,
         }
     }
 }
@@ -80,6 +109,14 @@ impl Features {
     }
 }
 
+/// The place of one sample.
+pub(crate) struct SampleMut<'a> {
+    pub(crate) features: FeaturesMut<'a>,
+    pub(crate) labels: &'a mut [i64],
+    /// Empty where the answer is no numbers.
+    pub(crate) numbers: &'a mut [f32],
+}
+
 /// The place of one sample's features.
 pub(crate) enum FeaturesMut<'a> {
     Numbers(&'a mut [f32]),
@@ -100,7 +137,6 @@ pub(crate) trait Samples: Send + Sync {
         &self,
         index: usize,
         draw: Option<Stream>,
-        features: FeaturesMut<'_>,
-        labels: &mut [i64],
+        to: SampleMut<'_>,
     ) -> Result<(), DataError>;
 }

@@ -9,7 +9,7 @@ use rekindle_program::random::Stream;
 
 use crate::array::{Array, Number};
 use crate::file::DataFile;
-use crate::sample::{FeaturesMut, Samples};
+use crate::sample::{FeaturesMut, SampleMut, Samples};
 use crate::{DataError, TokenType};
 
 /// The tokens of a file.
@@ -68,8 +68,7 @@ impl Samples for Tokens {
         &self,
         index: usize,
         _: Option<Stream>,
-        features: FeaturesMut<'_>,
-        labels: &mut [i64],
+        SampleMut { features, labels, .. }: SampleMut<'_>,
     ) -> Result<(), DataError> {
         let FeaturesMut::Ids(ids) = features else { unreachable!("tokens are ids") };
         let first = (index * self.sequence) as u64;

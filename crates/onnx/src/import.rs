@@ -14,40 +14,41 @@ use crate::proto::{Elements, Extent, NodeProto};
 use crate::value::{Seen, Value};
 use crate::{Loss, Onnx, OnnxError};
 
+mod activation;
+mod attention;
 mod convolution;
 mod elementwise;
 mod layout;
 mod norm;
 mod product;
+mod rearrangement;
+mod reduction;
 
 /// How a node of the file becomes ops: its results, in their order.
 type Handler = fn(&mut Import<'_>, &NodeProto) -> Result<Vec<Value>, OnnxError>;
 
 /// The families of operators.
-const FAMILIES: [&[(&str, Handler)]; 5] = [
+const FAMILIES: [&[(&str, Handler)]; 9] = [
+    activation::OPERATORS,
+    attention::OPERATORS,
     convolution::OPERATORS,
     elementwise::OPERATORS,
     layout::OPERATORS,
     norm::OPERATORS,
     product::OPERATORS,
+    rearrangement::OPERATORS,
+    reduction::OPERATORS,
 ];
 
 /// Operators that fold where all their operands are constants.
-const FOLDED: [&str; 14] = [
-    "ConstantOfShape",
-    "CumSum",
+const FOLDED: [&str; 7] = [
     "Floor",
     "Ceil",
     "GatherND",
     "Mod",
-    "Or",
     "Range",
-    "ReduceMin",
     "ReduceProd",
     "Round",
-    "Tile",
-    "Trilu",
-    "Xor",
 ];
 
 /// The operators that are supported, by name; those that fold take constants alone.

@@ -63,10 +63,11 @@ impl Loss {
             }
             Loss::Mse => {
                 let targets = import.input_name("targets");
-                let shape = first.var.shape().to_vec();
-                let targets = import.builder.input(&targets, &shape, DType::F32)?;
+                // Targets come in the order of the output's own axes.
+                let output = import.plain(first)?;
+                let targets = import.builder.input(&targets, output.shape(), DType::F32)?;
                 import.inputs.push((targets.clone(), InputKind::Targets));
-                (mse(import, &first.var, &targets)?, Some(first.var.clone()), 1)
+                (mse(import, &output, &targets)?, Some(output), 1)
             }
             Loss::CrossEntropy | Loss::NextToken => {
                 let rank = first.order.len();

@@ -47,7 +47,7 @@ fn model(batch: usize, options: ModelOptions) -> Model {
 }
 
 fn dataset(model: &Model, file: &Temporary) -> Arc<Dataset> {
-    let wanted = wanted(model).expect("it learns from tokens");
+    let (wanted, _) = wanted(model).expect("it learns from tokens");
     let path = file.0.with_extension("bin");
     std::fs::copy(&file.0, &path).expect("writable");
     let dataset = Dataset::open(&path, wanted, &DataOptions::default()).expect("tokens");

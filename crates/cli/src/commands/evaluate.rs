@@ -48,8 +48,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     arguments.data.check()?;
     let lines = Lines { shown: !arguments.json, indent: "" };
     let source = Source::new(&arguments.model)?;
-    let wanted = source.wanted(&arguments.model)?;
-    let options = arguments.data.options(arguments.model.classes);
+    let (wanted, answers) = source.wanted(&arguments.model)?;
+    let options = arguments.data.options(arguments.model.classes, answers);
     let dataset = Dataset::open(&arguments.data.data, wanted, &options).map_err(Error::from)?;
     let classes = arguments.model.classes.or(dataset.class_count());
     let model = source.inferring(&arguments.model, classes)?;
@@ -106,8 +106,10 @@ fn show(arguments: &Arguments, metrics: &Metrics, bad: &[PathBuf], arena: Bytes)
         return;
     }
     println!("\nloss        {:.6}", metrics.loss);
-    println!("accuracy    {}", percent(metrics.accuracy));
-    println!("top 5       {}", percent(metrics.top5));
-    println!("perplexity  {:.4}", metrics.perplexity());
+    if metrics.accuracy.is_finite() {
+        println!("accuracy    {}", percent(metrics.accuracy));
+        println!("top 5       {}", percent(metrics.top5));
+        println!("perplexity  {:.4}", metrics.perplexity());
+    }
     println!("of {} rows", metrics.rows);
 }

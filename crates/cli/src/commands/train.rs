@@ -277,8 +277,8 @@ struct Data {
 
 impl Data {
     fn open(arguments: &Arguments, source: &Source) -> anyhow::Result<Data> {
-        let wanted = source.wanted(&arguments.model)?;
-        let options = arguments.data.options(arguments.model.classes);
+        let (wanted, answers) = source.wanted(&arguments.model)?;
+        let options = arguments.data.options(arguments.model.classes, answers);
         let path = &arguments.data.data;
         let dataset = Arc::new(Dataset::open(path, wanted, &options).map_err(Error::from)?);
         let all: Vec<u32> = (0..dataset.len() as u32).collect();

@@ -8,7 +8,6 @@ use crate::OnnxError;
 pub(super) fn fold(call: &Call<'_>) -> Result<Option<Vec<Constant>>, OnnxError> {
     let one = match call.node.op.as_str() {
         "Identity" | "Dropout" => call.operand(0)?.clone(),
-        "ConstantOfShape" => filled(call)?,
         "Range" => range(call)?,
         "Reshape" => {
             let x = call.operand(0)?;
@@ -46,6 +45,7 @@ pub(super) fn fold(call: &Call<'_>) -> Result<Option<Vec<Constant>>, OnnxError> 
         "Concat" => joined(call)?,
         "Slice" => sliced(call)?,
         "Gather" => gathered(call)?,
+        "GatherElements" => gathered_by_element(call)?,
         "GatherND" => gathered_by_index(call)?,
         "Trilu" => triangle(call)?,
         "Tile" => tiled(call)?,
@@ -56,7 +56,7 @@ pub(super) fn fold(call: &Call<'_>) -> Result<Option<Vec<Constant>>, OnnxError> 
 }
 
 /// Extents from numbers, none of them negative.
-fn extents(call: &Call<'_>, numbers: &[i64]) -> Result<Vec<usize>, OnnxError> {
+pub(crate) fn extents(call: &Call<'_>, numbers: &[i64]) -> Result<Vec<usize>, OnnxError> {
     let extents = numbers.iter().map(|&number| usize::try_from(number));
     let extents = extents.collect::<Result<Vec<_>, _>>();
     let extents = extents.map_err(|_| call.wrong(format!("negative extents {numbers:?}")))?;
@@ -130,16 +130,6 @@ pub(crate) fn squeezed(
     }
     let kept = shape.iter().enumerate().filter(|(axis, _)| !gone.contains(axis));
     Ok(kept.map(|(_, &extent)| extent).collect())
-}
-
-fn filled(call: &Call<'_>) -> Result<Constant, OnnxError> {
-    let shape = extents(call, &call.operand(0)?.to_ints())?;
-    let len = check_len(&call.node.label(), &shape)?;
-    let value = match call.operands.get(1).copied().flatten() {
-        Some(value) => (value.kind, value.single().unwrap_or(0.0)),
-        None => (Kind::Float, 0.0),
-    };
-    Ok(Constant { shape, kind: value.0, values: vec![value.1; len] })
 }
 
 fn range(call: &Call<'_>) -> Result<Constant, OnnxError> {
@@ -306,6 +296,22 @@ fn gathered(call: &Call<'_>) -> Result<Constant, OnnxError> {
         let outer = index[..axis].iter().copied();
         let inner = index[axis + rank..].iter().copied();
         Some(flat(&x.shape, outer.chain([at]).chain(inner)))
+    })
+}
+
+/// Along one axis each element has an index of its own.
+fn gathered_by_element(call: &Call<'_>) -> Result<Constant, OnnxError> {
+    let (x, ids) = (call.operand(0)?, call.operand(1)?);
+    let axis = call.axis(call.int("axis", 0), x.shape.len())?;
+    let inside = |(k, &extent): (usize, &usize)| k == axis || extent <= x.shape[k];
+    if ids.shape.len() != x.shape.len() || !ids.shape.iter().enumerate().all(inside) {
+        return Err(call.wrong(format!("indices of {:?} into {:?}", ids.shape, x.shape)));
+    }
+    picked(call, x, ids.shape.clone(), |index| {
+        let id = ids.values.get(flat(&ids.shape, index.iter().copied()))?;
+        let at = wrapped(*id, x.shape[axis])?;
+        let from = index.iter().enumerate();
+        Some(flat(&x.shape, from.map(|(k, &own)| if k == axis { at } else { own })))
     })
 }
 

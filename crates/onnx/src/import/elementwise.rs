@@ -1,4 +1,4 @@
-//! Operators on each element, and those that reduce.
+//! Operators on each element.
 
 use std::rc::Rc;
 
@@ -19,7 +19,6 @@ pub(super) const OPERATORS: &[(&str, Handler)] = &[
         map(i, n, Map::HardSigmoid { slope: n.float("alpha", 0.2), shift: n.float("beta", 0.5) })
     }),
     ("HardSwish", |i, n| map(i, n, Map::HardSwish)),
-    ("Swish", |i, n| map(i, n, Map::Silu)),
     ("LeakyRelu", |i, n| map(i, n, Map::LeakyRelu { slope: n.float("alpha", 0.01) })),
     ("Elu", |i, n| map(i, n, Map::Elu { alpha: n.float("alpha", 1.0) })),
     ("Softplus", |i, n| map(i, n, Map::Softplus)),
@@ -42,7 +41,10 @@ pub(super) const OPERATORS: &[(&str, Handler)] = &[
     ("Mul", product),
     ("Div", quotient),
     ("And", |i, n| pair(i, n, Pair::Mul, [0, 1])),
+    ("Or", either),
+    ("Xor", either),
     ("Not", not),
+    ("Sign", sign),
     ("IsNaN", never),
     ("Equal", |i, n| pair(i, n, Pair::Equal, [0, 1])),
     ("Less", less),
@@ -55,9 +57,7 @@ pub(super) const OPERATORS: &[(&str, Handler)] = &[
     ("Identity", |i, n| Ok(vec![i.value(n, 0)?])),
     ("Dropout", dropout),
     ("RandomUniformLike", |i, n| Ok(vec![Value::Uniform(i.value(n, 0)?.shape())])),
-    ("ReduceMean", |i, n| reduce(i, n, Fold::Mean)),
-    ("ReduceSum", |i, n| reduce(i, n, Fold::Sum)),
-    ("ReduceMax", |i, n| reduce(i, n, Fold::Max)),
+    ("Bernoulli", bernoulli),
 ];
 
 type Results = Result<Vec<Value>, OnnxError>;
@@ -121,21 +121,32 @@ fn clip(import: &mut Import<'_>, node: &NodeProto) -> Results {
     map(import, node, Map::Clip { low, high })
 }
 
-/// The larger or smaller of a tensor and a number.
+/// The larger or smaller of a tensor and a number, or of tensors; of equal ones the first gets the
+/// gradient.
 fn bound(import: &mut Import<'_>, node: &NodeProto) -> Results {
-    let (x, other) = match number(import, node)? {
-        Some(found) if node.inputs.len() == 2 => found,
-        _ => return Err(node.wrong("a comparison with other than one number")),
-    };
-    let other = other as f32;
-    let (low, high) = match node.op.as_str() {
-        "Max" => (other, f32::INFINITY),
-        _ => (f32::NEG_INFINITY, other),
-    };
-    let x = import.tensor(node, x)?;
-    let name = import.name(node, "");
-    let y = import.builder.unary(&name, &x.var, Map::Clip { low, high })?;
-    Ok(vec![Value::Tensor(x.with(y))])
+    if node.inputs.len() == 2
+        && let Some((x, other)) = number(import, node)?
+    {
+        let other = other as f32;
+        let (low, high) = match node.op.as_str() {
+            "Max" => (other, f32::INFINITY),
+            _ => (f32::NEG_INFINITY, other),
+        };
+        let x = import.tensor(node, x)?;
+        return Ok(vec![Value::Tensor(import.mapped(node, "", &x, Map::Clip { low, high })?)]);
+    }
+    let mut best = import.tensor(node, 0)?;
+    for index in 1..node.inputs.len() {
+        let next = import.tensor(node, index)?;
+        let pair = if node.op == "Max" { [&best, &next] } else { [&next, &best] };
+        let beaten = import.paired(node, "beaten", Pair::Less, pair)?;
+        let negative = import.times(node, "negative", &beaten, -1.0)?;
+        let holds = import.mapped(node, "holds", &negative, Map::Shift { by: 1.0 })?;
+        let kept = import.paired(node, "kept", Pair::Keep, [&best, &holds])?;
+        let taken = import.paired(node, "taken", Pair::Keep, [&next, &beaten])?;
+        best = import.paired(node, "", Pair::Add, [&kept, &taken])?;
+    }
+    Ok(vec![Value::Tensor(best)])
 }
 
 fn power(import: &mut Import<'_>, node: &NodeProto) -> Results {
@@ -177,7 +188,7 @@ fn sum(import: &mut Import<'_>, node: &NodeProto) -> Results {
 }
 
 /// Scores with a mask that hides nothing, or just what comes later.
-fn masked_scores(mask: &Rc<Constant>, scores: &Seen) -> Option<Seen> {
+pub(super) fn masked_scores(mask: &Rc<Constant>, scores: &Seen) -> Option<Seen> {
     let shape = scores.shape();
     let mask = mask.shrunk();
     if mask.shape.len() > shape.len() {
@@ -217,7 +228,7 @@ impl Import<'_> {
     }
 
     /// Both operands in the order of the larger one's axes, with as many axes each.
-    fn aligned(&mut self, a: &Seen, b: &Seen) -> Result<(Var, Var, Vec<usize>), OnnxError> {
+    pub(super) fn aligned(&mut self, a: &Seen, b: &Seen) -> Result<(Var, Var, Vec<usize>), OnnxError> {
         let rank = a.order.len().max(b.order.len());
         let widen = |import: &Import<'_>, x: &Seen| -> Result<Seen, OnnxError> {
             let more = rank - x.order.len();
@@ -312,6 +323,32 @@ fn quotient(import: &mut Import<'_>, node: &NodeProto) -> Results {
         }
         None => pair(import, node, Pair::Div, [0, 1]),
     }
+}
+
+/// Ones where the operands are: at least one of them, or just one.
+fn either(import: &mut Import<'_>, node: &NodeProto) -> Results {
+    let (a, b) = (import.tensor(node, 0)?, import.tensor(node, 1)?);
+    let y = match node.op.as_str() {
+        "Or" => {
+            let sum = import.paired(node, "sum", Pair::Add, [&a, &b])?;
+            import.mapped(node, "", &sum, Map::Clip { low: 0.0, high: 1.0 })?
+        }
+        _ => {
+            let difference = import.paired(node, "difference", Pair::Sub, [&a, &b])?;
+            import.mapped(node, "", &difference, Map::Abs)?
+        }
+    };
+    Ok(vec![Value::Tensor(y)])
+}
+
+/// One above zero, minus one below.
+fn sign(import: &mut Import<'_>, node: &NodeProto) -> Results {
+    let x = import.tensor(node, 0)?;
+    let name = import.name(node, "zero");
+    let zero = x.with(import.builder.constant(&name, &vec![1; x.order.len()], vec![0.0])?);
+    let above = import.paired(node, "above", Pair::Less, [&zero, &x])?;
+    let below = import.paired(node, "below", Pair::Less, [&x, &zero])?;
+    Ok(vec![Value::Tensor(import.paired(node, "", Pair::Sub, [&above, &below])?)])
 }
 
 /// `1 - x`, for ones and zeros.
@@ -441,6 +478,18 @@ fn cast(import: &mut Import<'_>, node: &NodeProto) -> Results {
     }
 }
 
+/// Ones with a chance that is the same for each.
+fn bernoulli(import: &mut Import<'_>, node: &NodeProto) -> Results {
+    let chances = import.constant(node, 0)?;
+    let single = chances.as_ref().and_then(|chances| chances.shrunk().single());
+    match (chances, single) {
+        (Some(chances), Some(chance)) => {
+            Ok(vec![Value::Coin(chances.shape.clone(), chance.clamp(0.0, 1.0))])
+        }
+        _ => Err(node.wrong("chances that are not all the same")),
+    }
+}
+
 fn dropout(import: &mut Import<'_>, node: &NodeProto) -> Results {
     let ratio = import.constant(node, 1)?.and_then(|ratio| ratio.single()).unwrap_or(0.5);
     let p = import.drop_probability(ratio as f32);
@@ -448,38 +497,4 @@ fn dropout(import: &mut Import<'_>, node: &NodeProto) -> Results {
     let name = import.name(node, "");
     let y = import.builder.dropout(&name, &x.var, p)?;
     Ok(vec![Value::Tensor(x.with(y))])
-}
-
-#[derive(Clone, Copy)]
-enum Fold {
-    Mean,
-    Sum,
-    Max,
-}
-
-fn reduce(import: &mut Import<'_>, node: &NodeProto, fold: Fold) -> Results {
-    let x = import.tensor(node, 0)?;
-    let rank = x.order.len();
-    let given = match import.constant(node, 1)? {
-        Some(axes) => axes.to_ints(),
-        None => node.ints("axes").unwrap_or(&[]).to_vec(),
-    };
-    let axes = given.iter().map(|&axis| node.axis(axis, rank)).collect::<Result<Vec<_>, _>>()?;
-    let axes = match axes.is_empty() {
-        true if node.int("noop_with_empty_axes", 0) != 0 => return Ok(vec![Value::Tensor(x)]),
-        true => (0..rank).collect(),
-        false => axes,
-    };
-    let places: Vec<usize> = axes.iter().map(|&axis| x.place(axis)).collect();
-    let name = import.name(node, "");
-    let y = match fold {
-        Fold::Mean => import.builder.mean(&name, &x.var, &places)?,
-        Fold::Sum => import.builder.sum(&name, &x.var, &places, 1.0)?,
-        Fold::Max => import.builder.max(&name, &x.var, &places)?,
-    };
-    let y = x.with(y);
-    match node.int("keepdims", 1) {
-        0 => Ok(vec![Value::Tensor(import.without_axes(&y, &axes)?)]),
-        _ => Ok(vec![Value::Tensor(y)]),
-    }
 }

@@ -1,7 +1,8 @@
 //! Operators that move elements or name them anew.
 
 use rekindle_models::InputKind;
-use rekindle_program::op::{Axis, Split};
+use rekindle_program::Var;
+use rekindle_program::op::{Axis, Pair, Split, Transpose};
 
 use super::{Handler, Import};
 use crate::OnnxError;
@@ -11,6 +12,7 @@ use crate::value::{Seen, Value};
 
 pub(super) const OPERATORS: &[(&str, Handler)] = &[
     ("Constant", constant),
+    ("ConstantOfShape", filled),
     ("Shape", shape),
     ("Size", |i, n| {
         let len: usize = i.value(n, 0)?.shape().iter().product();
@@ -28,7 +30,7 @@ pub(super) const OPERATORS: &[(&str, Handler)] = &[
     ("SequenceAt", sequence_at),
     ("Slice", slice),
     ("Gather", gather),
-    ("Pad", pad),
+    ("GatherElements", gather_elements),
 ];
 
 type Results = Result<Vec<Value>, OnnxError>;
@@ -52,6 +54,23 @@ fn constant(import: &mut Import<'_>, node: &NodeProto) -> Results {
     });
     let found = found.ok_or_else(|| node.wrong("a constant of no known kind"))??;
     Ok(vec![found.into()])
+}
+
+/// One number everywhere.
+fn filled(import: &mut Import<'_>, node: &NodeProto) -> Results {
+    let Some(shape) = import.constant(node, 0)? else {
+        return Err(node.wrong("it lacks a shape"));
+    };
+    let value = match node.attributes.get("value") {
+        Some(Attribute::Tensor(tensor)) => import.onnx.constant(tensor)?,
+        _ => Constant::scalar(Kind::Float, 0.0),
+    };
+    let Some(single) = value.single() else {
+        return Err(node.wrong(format!("a value of shape {:?}", value.shape)));
+    };
+    let shape = with_call(import, node, |call| fold::shapes::extents(call, &shape.to_ints()))?;
+    let values = vec![single; shape.iter().product()];
+    Ok(vec![Constant { shape, kind: value.kind, values }.into()])
 }
 
 fn shape(import: &mut Import<'_>, node: &NodeProto) -> Results {
@@ -306,7 +325,7 @@ fn sequence_at(import: &mut Import<'_>, node: &NodeProto) -> Results {
 }
 
 /// The window that `axes` are, by axis of the value.
-fn window(
+pub(super) fn window(
     import: &mut Import<'_>,
     node: &NodeProto,
     x: &Seen,
@@ -338,7 +357,7 @@ fn slice(import: &mut Import<'_>, node: &NodeProto) -> Results {
     window(import, node, &x, &axes, 0.0)
 }
 
-/// Rows of a table by ids, or one slice of a tensor.
+/// Slices of a tensor by ids, or one of them.
 fn gather(import: &mut Import<'_>, node: &NodeProto) -> Results {
     let shape = import.value(node, 0)?.shape();
     let axis = node.axis(node.int("axis", 0), shape.len())?;
@@ -359,19 +378,20 @@ fn gather(import: &mut Import<'_>, node: &NodeProto) -> Results {
             false => row,
         })]);
     }
-    if axis != 0 {
-        return Err(node.wrong("several slices along another axis than the first"));
-    }
+    // The axis comes first, so that the rest of each is a row.
+    let others: Vec<usize> = (0..shape.len()).filter(|&own| own != axis).collect();
+    let first: Vec<usize> = [axis].into_iter().chain(others.iter().copied()).collect();
     let table = import.tensor(node, 0)?;
-    let table = import.plain(&table)?;
-    let (rows, cols) = (shape[0], shape[1..].iter().product());
+    let table = import.in_order(&table, &first)?;
+    let (rows, cols) = (shape[axis], others.iter().map(|&own| shape[own]).product());
     let table = import.builder.reshape(&table, &[rows, cols])?;
     let ids = match ids {
         Value::Constant(ids) => {
             let name = import.name(node, "ids");
             let numbers = ids.to_ints().into_iter();
-            let numbers = numbers.map(|id| if id < 0 { id + rows as i64 } else { id });
-            import.builder.constant_ids(&name, &ids.shape, numbers.collect())?
+            let numbers = numbers.map(|id| node.axis(id, rows).map(|id| id as i64));
+            let numbers = numbers.collect::<Result<Vec<_>, _>>()?;
+            import.builder.constant_ids(&name, &ids.shape, numbers)?
         }
         Value::Tensor(seen) if import.is_ids(&seen.var) => {
             for (input, kind) in &mut import.inputs {
@@ -381,37 +401,67 @@ fn gather(import: &mut Import<'_>, node: &NodeProto) -> Results {
             }
             import.plain(&seen)?
         }
-        _ => return Err(node.wrong("ids that are computed")),
+        computed => return picked_rows(import, node, computed, &table, &shape, axis),
     };
     let name = import.name(node, "");
     let y = import.builder.embedding(&name, &ids, &table)?;
-    let mut to = ids.shape().to_vec();
-    to.extend(&shape[1..]);
-    let y = import.builder.reshape(&y, &to)?;
-    Ok(vec![Value::Tensor(Seen::plain(y))])
+    in_place_of(import, &y, ids.shape(), &shape, axis)
 }
 
-fn pad(import: &mut Import<'_>, node: &NodeProto) -> Results {
-    let x = import.tensor(node, 0)?;
-    let shape = x.shape();
-    if node.text("mode", "constant") != "constant" {
-        return Err(node.wrong("padding by other than a number"));
-    }
-    let pads = import.constant(node, 1)?.map(|pads| pads.to_ints()).unwrap_or_default();
-    let fill = import.constant(node, 2)?.and_then(|fill| fill.single()).unwrap_or(0.0);
-    let named = import.constant(node, 3)?.map(|axes| axes.to_ints());
-    let named = named.unwrap_or_else(|| (0..shape.len() as i64).collect());
-    if pads.len() != 2 * named.len() {
-        return Err(node.wrong(format!("`pads` are {pads:?}")));
-    }
-    let mut axes: Vec<Axis> = shape.iter().map(|&extent| Axis::whole(extent)).collect();
-    for (k, &axis) in named.iter().enumerate() {
-        let axis = node.axis(axis, shape.len())?;
-        let (front, behind) = (pads[k], pads[k + named.len()]);
-        let extent = (shape[axis] as i64).saturating_add(front).saturating_add(behind);
-        let extent = usize::try_from(extent).ok().filter(|&extent| extent < 1 << 40);
-        let extent = extent.ok_or_else(|| node.wrong(format!("`pads` are {pads:?}")))?;
-        axes[axis] = Axis::window(shape[axis], -(front as isize), extent);
-    }
-    window(import, node, &x, &axes, fill as f32)
+/// With indices that are computed, only from a tensor that is the same number everywhere.
+fn gather_elements(import: &mut Import<'_>, node: &NodeProto) -> Results {
+    let single = match import.value(node, 0)? {
+        Value::Constant(constant) => constant.shrunk().single().map(|single| (constant, single)),
+        _ => None,
+    };
+    let Some((constant, single)) = single else {
+        return Err(node.wrong("an index of its own for each element, which is computed"));
+    };
+    let shape = import.value(node, 1)?.shape();
+    let len = fold::check_len(&node.label(), &shape)?;
+    Ok(vec![Constant { shape, kind: constant.kind, values: vec![single; len] }.into()])
+}
+
+/// Rows by ids that the program computes as floats, such as positions counted without padding: a
+/// one in the column of each id, times the table.
+fn picked_rows(
+    import: &mut Import<'_>,
+    node: &NodeProto,
+    ids: Value,
+    table: &Var,
+    shape: &[usize],
+    axis: usize,
+) -> Results {
+    let ids = import.floats(node, ids)?;
+    let ids_shape = ids.shape();
+    let ids = import.plain(&ids)?;
+    let rows = shape[axis];
+    let column = import.builder.reshape(&ids, &[ids.len(), 1])?;
+    let name = import.name(node, "all");
+    let all = (0..rows).map(|row| row as f32).collect();
+    let all = import.builder.constant(&name, &[1, rows], all)?;
+    let name = import.name(node, "one");
+    let ones = import.builder.binary(&name, Pair::Equal, &column, &all)?;
+    let name = import.name(node, "");
+    let transpose = Transpose { a: false, b: false };
+    let y = import.builder.matmul(&name, &ones, table, None, transpose)?;
+    in_place_of(import, &y, &ids_shape, shape, axis)
+}
+
+/// Rows that were gathered along `axis` of a tensor of this shape: the axes of the ids take its
+/// place.
+fn in_place_of(
+    import: &mut Import<'_>,
+    rows: &Var,
+    ids: &[usize],
+    shape: &[usize],
+    axis: usize,
+) -> Results {
+    let others: Vec<usize> = (0..shape.len()).filter(|&own| own != axis).collect();
+    let mut to = ids.to_vec();
+    to.extend(others.iter().map(|&own| shape[own]));
+    let var = import.builder.reshape(rows, &to)?;
+    let moved = others.iter().map(|&own| if own < axis { own } else { own - 1 + ids.len() });
+    let order = (axis..axis + ids.len()).chain(moved).collect();
+    Ok(vec![Value::Tensor(Seen { var, order, causal: false })])
 }

@@ -16,6 +16,8 @@ pub(super) const OPERATORS: &[(&str, Handler)] = &[
     ("InstanceNormalization", instance_norm),
     ("Softmax", softmax),
     ("LogSoftmax", log_softmax),
+    ("SoftmaxCrossEntropyLoss", cross_entropy),
+    ("NegativeLogLikelihoodLoss", cross_entropy),
 ];
 
 type Results = Result<Vec<Value>, OnnxError>;
@@ -221,4 +223,34 @@ fn log_softmax(import: &mut Import<'_>, node: &NodeProto) -> Results {
     let log = b.unary(&log, &sum, Map::Log)?;
     let y = b.binary(&result, Pair::Sub, &shifted, &log)?;
     Ok(vec![Value::Tensor(x.with(y))])
+}
+
+/// The mean cross-entropy of scores `[n, classes, …]` and a class for each rest. Of logarithms of
+/// probabilities, which add up to one, it is the same.
+fn cross_entropy(import: &mut Import<'_>, node: &NodeProto) -> Results {
+    let mut makers = import.onnx.graph.nodes.iter();
+    let is_log = makers.any(|maker| {
+        maker.op == "LogSoftmax" && maker.outputs.first() == node.inputs.first()
+    });
+    if node.op == "NegativeLogLikelihoodLoss" && !is_log {
+        return Err(node.wrong("operand 0 is no result of LogSoftmax"));
+    }
+    if import.optional(node, 2)?.is_some() || node.text("reduction", "mean") != "mean" {
+        return Err(node.wrong("weights of classes, or no mean; leave the loss out of the file"));
+    }
+    if !matches!(node.int("ignore_index", -100), -100) {
+        return Err(node.wrong("another label than -100 that does not count"));
+    }
+    let scores = import.tensor(node, 0)?;
+    let labels = match import.value(node, 1)? {
+        Value::Tensor(seen) if import.is_ids(&seen.var) => import.plain(&seen)?,
+        _ => return Err(node.wrong("labels that are no input of whole numbers")),
+    };
+    if scores.order.len() < 2 {
+        return Err(node.wrong("scores without classes"));
+    }
+    let logits = import.with_last(&scores, 1)?;
+    let name = import.name(node, "");
+    let loss = import.builder.cross_entropy(&name, &logits, &labels)?;
+    Ok(vec![Value::Tensor(Seen::plain(import.builder.reshape(&loss, &[])?))])
 }

@@ -156,7 +156,7 @@ fn by_batch(import: &mut Import<'_>, node: &NodeProto, a: &Seen, b: &Seen) -> Re
 }
 
 /// A factor as `[batch, heads, rows, columns]`, in one of the layouts that a product takes.
-fn head_operand(
+pub(super) fn head_operand(
     import: &mut Import<'_>,
     seen: &Seen,
     outer: &[usize],

@@ -10,10 +10,21 @@ mod request;
 mod serve;
 
 use std::error::Error;
+use std::process::ExitCode;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-fn main() -> Outcome<()> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Outcome<()> {
     let mut words = std::env::args().skip(1);
     match words.next().as_deref() {
         Some("replay") => replay::run(&request::Request::parse(words)?),

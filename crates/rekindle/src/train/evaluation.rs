@@ -4,32 +4,45 @@
 //! are where they are, and the rest of the arena is free then. Metrics come from the logits, row by
 //! row and in the rows' order.
 
-use rekindle_data::{Batch, Batches, Features, Skipped, Wanted};
+use rekindle_data::{Answers, Batch, Batches, Features, Skipped, Wanted};
 use rekindle_engine::{Engine, EngineError, Iteration, Layout};
 use rekindle_graph::Bytes;
 use rekindle_models::{Input, InputKind, Model};
 
 use crate::Error;
 
-/// What the samples of a model's data are.
+/// What the samples of a model's data are, and what they are to be answered with: the first input
+/// and the second.
 ///
 /// # Errors
 /// If the model learns from something that no data here is.
-pub fn wanted(model: &Model) -> Result<Wanted, Error> {
+pub fn wanted(model: &Model) -> Result<(Wanted, Answers), Error> {
     let refuse = || Err(Error::NoData { model: model.program.name.clone() });
     let [data, labels] = &model.inputs[..] else {
         return refuse();
     };
-    let is_classes =
-        matches!(labels.kind, InputKind::Classes { .. } | InputKind::NextLabels { .. });
-    if !is_classes {
+    let wanted = features(model, data)?;
+    let samples = model.program.tensor(data.tensor).shape[0].max(1);
+    let all = model.program.tensor(labels.tensor).len();
+    if !all.is_multiple_of(samples) {
         return refuse();
     }
-    let wanted = features(model, data)?;
-    let samples = model.program.tensor(data.tensor).shape[0];
-    match model.program.tensor(labels.tensor).len() == samples * wanted.labels() {
-        true => Ok(wanted),
-        false => refuse(),
+    let count = all / samples;
+    let answers = match (labels.kind, &wanted) {
+        (InputKind::NextLabels { .. }, _) => Answers::Usual,
+        (InputKind::Classes { .. }, Wanted::Images { .. } | Wanted::Features { .. })
+            if count == 1 =>
+        {
+            Answers::Usual
+        }
+        // A loss that the graph has reads ids or numbers like any other input.
+        (InputKind::Classes { .. } | InputKind::Tokens { .. }, _) => Answers::Classes { count },
+        (InputKind::Targets | InputKind::Features { .. }, _) => Answers::Numbers { count },
+        _ => return refuse(),
+    };
+    match answers {
+        Answers::Usual if count != answers.labels(&wanted) => refuse(),
+        _ => Ok((wanted, answers)),
     }
 }
 
@@ -56,9 +69,9 @@ fn features(model: &Model, data: &Input) -> Result<Wanted, Error> {
 pub struct Metrics {
     /// The mean over all rows: samples, or tokens.
     pub loss: f64,
-    /// The share of rows whose class has the highest logit.
+    /// The share of rows whose class has the highest logit; not a number where there are none.
     pub accuracy: f64,
-    /// The share of rows whose class is among the five highest.
+    /// The share of rows whose class is among the five highest; not a number where there are none.
     pub top5: f64,
     /// How many rows there were.
     pub rows: u64,
@@ -133,7 +146,10 @@ pub(crate) fn feed(engine: &mut Engine, model: &Model, batch: &Batch) -> Result<
         Features::Numbers(values) => engine.write_f32(features, values)?,
         Features::Ids(ids) => engine.write_i64(features, ids)?,
     }
-    engine.write_i64(labels, &batch.labels)
+    match batch.numbers.is_empty() {
+        true => engine.write_i64(labels, &batch.labels),
+        false => engine.write_f32(labels, &batch.numbers),
+    }
 }
 
 #[derive(Default)]
@@ -142,6 +158,8 @@ struct Sums {
     first: u64,
     top5: u64,
     rows: u64,
+    /// Whether rows have classes.
+    ranked: bool,
 }
 
 impl Sums {
@@ -155,11 +173,22 @@ impl Sums {
         engine.run(Iteration { seed: 0, number: 1 })?;
         let counted = batch.labels.iter().filter(|&&label| label >= 0).count() as u64;
         self.rows += counted;
-        self.loss += f64::from(engine.read_f32(model.loss)?[0]) * counted as f64;
+        let loss = f64::from(engine.read_f32(model.loss)?[0]);
         let Some(logits) = model.logits else {
+            self.loss += loss * counted as f64;
             return Ok(());
         };
         let logits = engine.read_f32(logits)?;
+        if logits.len() == batch.numbers.len() {
+            // Samples that only fill up the batch are in its loss.
+            self.loss += square_errors(&logits, batch);
+            return Ok(());
+        }
+        self.loss += loss * counted as f64;
+        if !batch.numbers.is_empty() || !logits.len().is_multiple_of(batch.labels.len().max(1)) {
+            return Ok(());
+        }
+        self.ranked = true;
         let classes = logits.len() / batch.labels.len().max(1);
         for (row, &label) in logits.chunks_exact(classes.max(1)).zip(&batch.labels) {
             if let Ok(label) = usize::try_from(label) {
@@ -172,7 +201,10 @@ impl Sums {
     }
 
     fn metrics(&self) -> Metrics {
-        let share = |count: u64| count as f64 / self.rows.max(1) as f64;
+        let share = |count: u64| match self.ranked {
+            true => count as f64 / self.rows.max(1) as f64,
+            false => f64::NAN,
+        };
         Metrics {
             loss: self.loss / self.rows.max(1) as f64,
             accuracy: share(self.first),
@@ -180,6 +212,15 @@ impl Sums {
             rows: self.rows,
         }
     }
+}
+
+/// The sum over the samples that count of their mean squared errors.
+fn square_errors(outputs: &[f32], batch: &Batch) -> f64 {
+    let each = outputs.len() / batch.labels.len().max(1);
+    let counted = batch.samples * each;
+    let pairs = outputs[..counted].iter().zip(&batch.numbers);
+    let sum: f64 = pairs.map(|(a, b)| (f64::from(*a) - f64::from(*b)).powi(2)).sum();
+    sum / each.max(1) as f64
 }
 
 /// How many classes come before this one; of equal ones the first does.

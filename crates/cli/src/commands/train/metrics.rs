@@ -61,9 +61,11 @@ impl Row {
         row.0[1] = Some(epoch);
         row.0[2] = Some(seconds);
         row.0[6] = Some(metrics.loss);
-        row.0[7] = Some(metrics.accuracy);
-        row.0[8] = Some(metrics.top5);
-        row.0[9] = Some(metrics.perplexity());
+        if metrics.accuracy.is_finite() {
+            row.0[7] = Some(metrics.accuracy);
+            row.0[8] = Some(metrics.top5);
+            row.0[9] = Some(metrics.perplexity());
+        }
         row
     }
 

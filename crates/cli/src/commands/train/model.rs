@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rekindle::Error;
 use rekindle::train::{Session, merged_pieces};
-use rekindle_data::Wanted;
+use rekindle_data::{Answers, Wanted};
 use rekindle_models::{Model, ModelOptions, build};
 use rekindle_onnx::{Loss, Onnx};
 use rekindle_program::{Settings, Updates};
@@ -61,8 +61,8 @@ impl Source {
         }
     }
 
-    /// What the samples of its data are.
-    pub(crate) fn wanted(&self, arguments: &ModelArguments) -> anyhow::Result<Wanted> {
+    /// What the samples of its data are, and what they are to be answered with.
+    pub(crate) fn wanted(&self, arguments: &ModelArguments) -> anyhow::Result<(Wanted, Answers)> {
         let probe = self.build(&ModelOptions { batch: 1, ..inferring(arguments) })?;
         Ok(rekindle::train::wanted(&probe)?)
     }

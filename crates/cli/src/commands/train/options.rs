@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use rekindle::train::{LearningRate, Recipe, Shape};
-use rekindle_data::{BadFiles, DataOptions, ImageOptions, TokenType};
+use rekindle_data::{Answers, BadFiles, DataOptions, ImageOptions, TokenType};
 use rekindle_graph::{Budget, Bytes, parse_budget, parse_share};
 use rekindle_onnx::Loss;
 use rekindle_program::op::{AdamOptions, SgdOptions};
@@ -196,7 +196,7 @@ impl DataArguments {
         }
     }
 
-    pub(crate) fn options(&self, classes: Option<usize>) -> DataOptions {
+    pub(crate) fn options(&self, classes: Option<usize>, answers: Answers) -> DataOptions {
         DataOptions {
             bad_files: self.bad_files(),
             images: ImageOptions {
@@ -207,6 +207,7 @@ impl DataArguments {
                 deviation: self.std.clone(),
             },
             classes,
+            answers,
             tokenizer: self.tokenizer.clone(),
             token_type: if self.token_type == "u32" { TokenType::U32 } else { TokenType::U16 },
             memory: self.data_memory,

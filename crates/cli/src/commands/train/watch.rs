@@ -112,12 +112,12 @@ impl<'a> Shown<'a> {
             return;
         }
         let rest = evaluated.map_or(String::new(), |(metrics, is_best)| {
-            let last = match self.of_tokens {
-                true => format!("{:.3}", metrics.perplexity()),
-                false => percent(metrics.top5),
+            let (accuracy, last) = match (metrics.accuracy.is_finite(), self.of_tokens) {
+                (false, _) => ("—".into(), "—".into()),
+                (_, true) => (percent(metrics.accuracy), format!("{:.3}", metrics.perplexity())),
+                (_, false) => (percent(metrics.accuracy), percent(metrics.top5)),
             };
             let best = if is_best { "  best so far" } else { "" };
-            let accuracy = percent(metrics.accuracy);
             format!("  {:>10.6}  {accuracy:>9}  {last:>9}{best}", metrics.loss)
         });
         println!("{epoch:>7.2}  {updates:>8}  {loss:>10.6}{rest}");
