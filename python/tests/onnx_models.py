@@ -1,7 +1,7 @@
 """The models that are exported to ONNX and trained by the engine, in sizes for tests.
 
 Each is a model of torchvision or transformers with every kind of layer that it has, narrow or
-shallow where its full size would only take time; `cargo xtask bench onnx` has the full ones.
+shallow where its full size would only take time.
 """
 
 from collections.abc import Callable
@@ -140,10 +140,13 @@ class Recurrent(nn.Module):
         return self.gru(self.lstm(self.embed(tokens))[0])[0]
 
 
-def resnet(block: str, layers: list[int], **more) -> nn.Module:
+def resnet(block: str, **more) -> nn.Module:
+    """Its first half; the other has the same layers with more channels."""
     from torchvision.models import resnet
 
-    module = resnet.ResNet(getattr(resnet, block), layers, num_classes=CLASSES, **more)
+    module = resnet.ResNet(getattr(resnet, block), [2, 2, 1, 1], num_classes=CLASSES, **more)
+    module.layer3, module.layer4 = nn.Identity(), nn.Identity()
+    module.fc = nn.Linear(512 if block == "Bottleneck" else 128, CLASSES)
     for name, part in module.named_modules():
         if name.endswith("bn3" if block == "Bottleneck" else "bn2"):
             nn.init.constant_(part.weight, 0.2)
@@ -193,6 +196,10 @@ def torchvision_model(name: str, **arguments) -> nn.Module:
     return getattr(torchvision.models, name)(num_classes=CLASSES, **arguments)
 
 
+def squeezenet() -> nn.Module:
+    return torchvision_model("squeezenet1_1", dropout=0.0)
+
+
 def vit() -> nn.Module:
     from torchvision.models import VisionTransformer
 
@@ -223,7 +230,7 @@ def fcn() -> nn.Module:
     from torchvision.models._utils import IntermediateLayerGetter
     from torchvision.models.segmentation.fcn import FCN, FCNHead
 
-    backbone = resnet("BasicBlock", [1, 1, 1, 1], width_per_group=64)
+    backbone = resnet("BasicBlock")
     layers = IntermediateLayerGetter(backbone, {"layer2": "out"})
     head = FCNHead(128, CLASSES)
     head[3].p = 0.0
@@ -336,8 +343,8 @@ class Exported(Case):
     loss: str = "cross-entropy"
     dynamo: bool = True
     """Whether the newer exporter writes it; else the one by tracing, for training, opset 17."""
-    share: float = 0.6
-    """The part of the plain step's memory that it is trained in."""
+    share: float = 1.0
+    """The part of the plain step's memory that it is trained in; parameters are most of some."""
 
 
 def image_case(
@@ -355,15 +362,15 @@ def token_case(
 
 
 EXPORTED = (
-    image_case("resnet18", partial(resnet, "BasicBlock", [1, 1, 1, 1])),
-    image_case("resnet50", partial(resnet, "Bottleneck", [1, 1, 1, 1], width_per_group=16)),
-    image_case("mobilenet_v2", mobilenet_v2),
-    image_case("mobilenet_v3", mobilenet_v3),
-    image_case("efficientnet", efficientnet),
-    image_case("convnext", convnext),
-    image_case("squeezenet", partial(torchvision_model, "squeezenet1_1", dropout=0.0), size=64),
+    image_case("resnet18", partial(resnet, "BasicBlock"), size=96, share=0.75),
+    image_case("resnet50", partial(resnet, "Bottleneck", width_per_group=16), size=96, share=0.75),
+    image_case("mobilenet_v2", mobilenet_v2, share=0.6),
+    image_case("mobilenet_v3", mobilenet_v3, share=0.6),
+    image_case("efficientnet", efficientnet, share=0.6),
+    image_case("convnext", convnext, share=0.85),
+    image_case("squeezenet", squeezenet, size=64, share=0.85),
     image_case("vit", vit),
-    image_case("unet", UNet, pixel_batch),
+    image_case("unet", UNet, pixel_batch, share=0.75),
     token_case("distilbert", distilbert),
     token_case("gpt2", gpt2, text_batch),
     token_case("llama", llama, text_batch),

@@ -41,6 +41,10 @@ const HEADER: &str =
     "case,side,loss,accuracy,last_loss,last_accuracy,peak_bytes,resident_bytes,bits";
 const KILLS_HEADER: &str = "run,killed_after_s,resumed_from,equal";
 
+/// The digits come with scikit-learn.
+const REQUIREMENTS: &str = "python/bench/train_requirements.txt";
+const LIBRARIES: &str = "target/train-libs";
+
 /// How many runs are killed.
 const KILLS: u64 = 40;
 
@@ -92,9 +96,11 @@ impl Drop for Folder {
 fn contest(repo: &Repo, case: &Case) -> Result<String> {
     let folder = Folder::new(case.0)?;
     let interpreter = python::interpreter(repo)?;
+    let libraries = python::libraries(repo, &interpreter, REQUIREMENTS, LIBRARIES)?;
     let peer = |task: &str| {
         let mut command = repo.command(&interpreter);
         command.args(["python/bench/train_torch.py", task, case.0]).arg(&folder.0);
+        command.env("PYTHONPATH", &libraries);
         command
     };
     show(&mut peer("prepare"))?;

@@ -48,7 +48,10 @@ fn try_commands(repo: &Repo, tool: &Path, document: &str) -> Result<()> {
     ran
 }
 
-/// What the guide's commands are trained on: pictures of two classes, and some tokens.
+/// A small network that PyTorch exported.
+const EXPORTED: &[u8] = include_bytes!("../../crates/onnx/tests/small.onnx");
+
+/// What the guide's commands are trained on: pictures of two classes, some tokens, and a model.
 fn write_data(folder: &Path) -> Result<()> {
     for (class, is_inside) in [
         ("disc", (|x, y| x * x + y * y < 36) as fn(i32, i32) -> bool),
@@ -65,6 +68,7 @@ fn write_data(folder: &Path) -> Result<()> {
             image::GrayImage::from_fn(16, 16, pixel).save(path)?;
         }
     }
+    std::fs::write(folder.join("model.onnx"), EXPORTED)?;
     let tokens = (0..4000u32).flat_map(|i| ((i * i % 97) as u16).to_le_bytes());
     Ok(std::fs::write(folder.join("tokens.bin"), tokens.collect::<Vec<u8>>())?)
 }

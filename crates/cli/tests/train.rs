@@ -58,6 +58,98 @@ fn images_become_weights_that_tell_them_apart() {
     assert!(found["accuracy"].as_f64() > Some(0.95), "{found:#}");
 }
 
+/// A small network that PyTorch exported: it takes images of 16 pixels and tells two classes apart.
+const EXPORTED: &[u8] = include_bytes!("../../onnx/tests/small.onnx");
+
+#[test]
+fn an_exported_file_trains_in_less_and_is_exported_again() {
+    let folder = Folder::new("train-onnx");
+    images(&folder, 24);
+    folder.write("model.onnx", EXPORTED);
+    let data = "--data images --batch-size 6 --effort 0 --json";
+    let line = format!(
+        "train model.onnx {data} --epochs 8 --validate 25% --learning-rate 0.01 --seed 3 \
+         --out o.safetensors --export o.onnx"
+    );
+    let plain = folder.json(&line);
+    assert!(plain["best_loss"].as_f64() < Some(0.2), "{plain:#}");
+    let file = |name: &str| std::fs::read(folder.0.join(name)).expect("written");
+    let (weights, exported) = (file("o.safetensors"), file("o.onnx"));
+    let planned = folder.json(&format!("{line} --budget 60%"));
+    assert!(planned["planned"]["recomputed_runs"].as_u64() > Some(0), "{planned:#}");
+    assert_eq!(outcome(&planned), outcome(&plain));
+    assert!(file("o.safetensors") == weights && file("o.onnx") == exported, "other weights");
+    // The weights in the old file and those of the new one are the same model.
+    let evaluate = |model: &str, more: &str| {
+        folder.json(&format!("evaluate {model} --data images --batch-size 5 --json {more}"))
+    };
+    let by_weights = evaluate("model.onnx", "--weights o.safetensors");
+    let by_file = evaluate("o.onnx", "");
+    assert_eq!(by_weights, by_file);
+    assert!(by_file["accuracy"].as_f64() > Some(0.95), "{by_file:#}");
+    // What goes on from the exported file starts where it ended.
+    let again = folder.json(&format!("train o.onnx {data} --updates 1 --validate 25% --seed 3"));
+    assert!(again["best_loss"].as_f64() < Some(0.3), "{again:#}");
+}
+
+#[test]
+fn numbers_are_learned_from_arrays() {
+    let folder = Folder::new("train-mse");
+    folder.write("model.onnx", EXPORTED);
+    let header = |shape: &str, count: usize| {
+        let text = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}");
+        let text = format!("{text:<117}\n");
+        let mut bytes = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
+        bytes.extend_from_slice(text.as_bytes());
+        bytes.reserve(count * 4);
+        bytes
+    };
+    let samples = 14usize;
+    let mut inputs = header("(14, 3, 16, 16)", samples * 768);
+    let mut targets = header("(14, 2)", samples * 2);
+    for sample in 0..samples {
+        let level = sample as f32 / samples as f32;
+        for at in 0..768 {
+            inputs.extend((level * 2.0 - 1.0 + (at % 7) as f32 * 0.01).to_le_bytes());
+        }
+        targets.extend([level, 1.0 - level].into_iter().flat_map(f32::to_le_bytes));
+    }
+    std::fs::create_dir_all(folder.0.join("arrays")).expect("writable");
+    folder.write("arrays/inputs.npy", inputs);
+    folder.write("arrays/targets.npy", targets);
+    let line = "train model.onnx --loss mse --data arrays --validate arrays --batch-size 4 \
+                --epochs 60 --learning-rate 0.01 --effort 0 --json --csv m.csv --out o.safetensors";
+    let told = folder.json(line);
+    assert!(told["best_loss"].as_f64() < Some(0.02), "{told:#}");
+    // Of the last batch two samples count, and the loss is the mean over what counts.
+    let line = "evaluate model.onnx --loss mse --data arrays --weights o.safetensors --json";
+    let [four, seven] = [4, 7].map(|batch| {
+        folder.json(&format!("{line} --batch-size {batch}"))["loss"].as_f64().expect("a number")
+    });
+    assert!((four - seven).abs() < 1e-6, "{four} and {seven}");
+    // A folder of images has no numbers to learn.
+    images(&folder, 4);
+    let line = "train model.onnx --loss mse --data images --batch-size 4";
+    folder.fails(line, 5, &["targets.npy"]);
+}
+
+#[test]
+fn a_damaged_or_foreign_file_says_what_is_wrong() {
+    let folder = Folder::new("train-no-onnx");
+    images(&folder, 4);
+    folder.write("half.onnx", &EXPORTED[..EXPORTED.len() / 2]);
+    folder.fails("train half.onnx --data images", 5, &["no complete ONNX file"]);
+    folder.write("text.onnx", "no model at all");
+    folder.fails("train text.onnx --data images", 5, &["no complete ONNX file"]);
+    folder.fails("train gone.onnx --data images", 5, &["gone.onnx"]);
+    folder.write("model.onnx", EXPORTED);
+    folder.fails("train model.onnx --data images --loss next-token", 2, &["next-token"]);
+    std::fs::create_dir_all(folder.0.join("images/third")).expect("writable");
+    std::fs::copy(folder.0.join("images/left/000.png"), folder.0.join("images/third/1.png"))
+        .expect("writable");
+    folder.fails("train model.onnx --data images --batch-size 4", 2, &["3 classes", "tells 2"]);
+}
+
 /// What a run must have in common with another that is the same.
 fn outcome(told: &Value) -> [Value; 4] {
     ["bits", "best_loss", "best_update", "updates"].map(|key| told[key].clone())

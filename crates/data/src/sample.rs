@@ -133,10 +133,5 @@ pub(crate) trait Samples: Send + Sync {
     ///
     /// # Errors
     /// [`DataError::BadFile`] if it is the sample that cannot be used.
-    fn read(
-        &self,
-        index: usize,
-        draw: Option<Stream>,
-        to: SampleMut<'_>,
-    ) -> Result<(), DataError>;
+    fn read(&self, index: usize, draw: Option<Stream>, to: SampleMut<'_>) -> Result<(), DataError>;
 }

@@ -41,15 +41,7 @@ const FAMILIES: [&[(&str, Handler)]; 9] = [
 ];
 
 /// Operators that fold where all their operands are constants.
-const FOLDED: [&str; 7] = [
-    "Floor",
-    "Ceil",
-    "GatherND",
-    "Mod",
-    "Range",
-    "ReduceProd",
-    "Round",
-];
+const FOLDED: [&str; 7] = ["Floor", "Ceil", "GatherND", "Mod", "Range", "ReduceProd", "Round"];
 
 /// The operators that are supported, by name; those that fold take constants alone.
 pub fn operators() -> Vec<&'static str> {

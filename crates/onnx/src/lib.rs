@@ -27,6 +27,7 @@
 //! supported is an error before anything is built, with all such nodes.
 
 mod error;
+mod export;
 mod file;
 mod fold;
 mod import;

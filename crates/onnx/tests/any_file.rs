@@ -158,8 +158,18 @@ fn build(bytes: Vec<u8>) -> Result<(), OnnxError> {
 fn some_given() -> impl Strategy<Value = Given> {
     let number = prop_oneof![4 => -3i64..5, 1 => Just(i64::MAX), 1 => Just(i64::MIN)];
     let text = prop::sample::select(vec![
-        "reflect", "edge", "wrap", "linear", "nearest", "floor", "SAME_UPPER", "CRD", "ab,bc->ac",
-        "->", "tanh", "mean",
+        "reflect",
+        "edge",
+        "wrap",
+        "linear",
+        "nearest",
+        "floor",
+        "SAME_UPPER",
+        "CRD",
+        "ab,bc->ac",
+        "->",
+        "tanh",
+        "mean",
     ]);
     prop_oneof![
         number.clone().prop_map(Given::Int),
@@ -170,10 +180,35 @@ fn some_given() -> impl Strategy<Value = Given> {
 }
 
 const NAMES: [&str; 29] = [
-    "axis", "axes", "pads", "strides", "dilations", "kernel_shape", "group", "perm", "keepdims",
-    "mode", "auto_pad", "blocksize", "num_groups", "epsilon", "alpha", "beta", "to", "equation",
-    "split", "num_outputs", "ceil_mode", "is_causal", "q_num_heads", "kv_num_heads", "num_heads",
-    "transA", "transB", "output_padding", "value_ints",
+    "axis",
+    "axes",
+    "pads",
+    "strides",
+    "dilations",
+    "kernel_shape",
+    "group",
+    "perm",
+    "keepdims",
+    "mode",
+    "auto_pad",
+    "blocksize",
+    "num_groups",
+    "epsilon",
+    "alpha",
+    "beta",
+    "to",
+    "equation",
+    "split",
+    "num_outputs",
+    "ceil_mode",
+    "is_causal",
+    "q_num_heads",
+    "kv_num_heads",
+    "num_heads",
+    "transA",
+    "transB",
+    "output_padding",
+    "value_ints",
 ];
 
 fn some_node(before: usize) -> impl Strategy<Value = Node> {
@@ -184,7 +219,8 @@ fn some_node(before: usize) -> impl Strategy<Value = Node> {
     values.extend(["none".to_owned(), String::new()]);
     values.extend((0..before).flat_map(|number| [format!("v{number}"), format!("v{number}")]));
     let inputs = prop::collection::vec(prop::sample::select(values), 1..5);
-    let attributes = prop::collection::vec((prop::sample::select(NAMES.to_vec()), some_given()), 0..4);
+    let attributes =
+        prop::collection::vec((prop::sample::select(NAMES.to_vec()), some_given()), 0..4);
     (prop::sample::select(operators()), inputs, attributes)
         .prop_map(|(op, inputs, attributes)| Node { op, inputs, attributes })
 }

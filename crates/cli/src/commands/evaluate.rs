@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::stages::{self, Lines};
 use super::train::budget::Memory;
-use super::train::{DataArguments, ModelArguments, Source};
+use super::train::{DataArguments, ModelArguments, Source, check_classes};
 use crate::exit::UsageError;
 use crate::output::note;
 use crate::progress::Bar;
@@ -24,15 +24,16 @@ use crate::summary::percent;
 #[command(after_help = "\
 Examples:
   rekindle evaluate resnet18 --weights trained.safetensors --data images
+  rekindle evaluate trained.onnx --data images
   rekindle evaluate gpt2 --weights trained.safetensors --tokenizer tokenizer.json --data text")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     model: ModelArguments,
     #[command(flatten)]
     data: DataArguments,
-    /// Weights, as `rekindle train --out` writes them
+    /// Weights, as `rekindle train --out` writes them [default: those of the ONNX file]
     #[arg(long, value_name = "FILE")]
-    weights: PathBuf,
+    weights: Option<PathBuf>,
     /// Memory that the whole process may use: 3GiB, 800MiB or a number of bytes
     #[arg(long, value_parser = parse_budget, allow_hyphen_values = true)]
     budget: Option<Budget>,
@@ -43,16 +44,23 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     use anyhow::Context as _;
-    let path = &arguments.weights;
-    open_file(path).with_context(|| format!("cannot read {}", path.display()))?;
+    if let Some(path) = &arguments.weights {
+        open_file(path).with_context(|| format!("cannot read {}", path.display()))?;
+    }
     arguments.data.check()?;
     let lines = Lines { shown: !arguments.json, indent: "" };
     let source = Source::new(&arguments.model)?;
+    if arguments.weights.is_none() && !source.is_file() {
+        let why = "a model that is built in has no weights of its own; give those of a training \
+                   with --weights";
+        return Err(UsageError(why.into()).into());
+    }
     let (wanted, answers) = source.wanted(&arguments.model)?;
     let options = arguments.data.options(arguments.model.classes, answers);
     let dataset = Dataset::open(&arguments.data.data, wanted, &options).map_err(Error::from)?;
     let classes = arguments.model.classes.or(dataset.class_count());
     let model = source.inferring(&arguments.model, classes)?;
+    check_classes(&model, &dataset)?;
     lines.line("data", dataset.about());
     let threads = rekindle::FitOptions::default().threads;
     let layout = Layout::plain(&model.program, arguments.model.threads.unwrap_or(threads));
@@ -69,7 +77,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     lines.line("place", format!("an arena of {needed}"));
     let mut engine: Engine = stages::engine(&layout, 0)?;
-    weights::load(path, &model, |id, fill| engine.write_pieces(id, fill)).map_err(Error::from)?;
+    match &arguments.weights {
+        Some(path) => weights::load(path, &model, |id, fill| engine.write_pieces(id, fill))
+            .map_err(Error::from)?,
+        None => source.load_into(&model, &mut engine)?,
+    }
     let all = (0..dataset.len() as u32).collect();
     let (batch, bad_files) = (arguments.model.batch_size, arguments.data.bad_files());
     let batches = Batches::evaluation(Arc::new(dataset), all, batch, bad_files);

@@ -18,7 +18,7 @@ use rekindle::{Error, FitOptions};
 use rekindle_data::{Batches, Dataset, split};
 use rekindle_engine::{Layout, resident_peak};
 use rekindle_graph::{Bytes, open_file};
-use rekindle_models::Model;
+use rekindle_models::{InputKind, Model};
 use serde_json::json;
 
 use self::budget::Memory;
@@ -127,6 +127,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let data = Data::open(arguments, &source)?;
     let updates = arguments.learning.updates()?;
     let model = source.training(&arguments.model, data.classes(arguments), &updates)?;
+    check_classes(&model, &data.dataset)?;
     let inferring = match &data.validation {
         Some(_) => Some(source.inferring(&arguments.model, data.classes(arguments))?),
         None => None,
@@ -205,6 +206,21 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         println!("{result:#}");
     }
     Ok(())
+}
+
+/// Refuses data with more classes than the model's output has, which a file has fixed.
+pub(crate) fn check_classes(model: &Model, dataset: &Dataset) -> Result<(), UsageError> {
+    let told = model.inputs.iter().find_map(|input| match input.kind {
+        InputKind::Classes { classes } => Some(classes),
+        _ => None,
+    });
+    match (told, dataset.class_count()) {
+        (Some(told), Some(there)) if there > told => Err(UsageError(format!(
+            "the data has {there} classes, and the model tells {told} apart; export the model with \
+             {there} outputs, or leave out some of the data"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Refuses files that cannot be read or written, before any work is done.

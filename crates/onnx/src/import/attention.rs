@@ -16,8 +16,8 @@ pub(super) const OPERATORS: &[(&str, Handler)] =
 type Results = Result<Vec<Value>, OnnxError>;
 
 impl Import<'_> {
-    /// Operand `index` as `[batch, heads, rows, columns]`, and whether it was `[batch, rows, heads ·
-    /// columns]`.
+    /// Operand `index` as `[batch, heads, rows, columns]`, and whether it came with the heads side by
+    /// side, as `[batch, rows, heads · columns]`.
     fn heads(
         &mut self,
         node: &NodeProto,
@@ -109,10 +109,7 @@ fn attention(import: &mut Import<'_>, node: &NodeProto) -> Results {
     let &[batch, heads, rows, width] = &q.shape()[..] else {
         return Err(node.wrong("it has no heads"));
     };
-    let (k, v) = (
-        import.repeated_heads(node, k, heads)?,
-        import.repeated_heads(node, v, heads)?,
-    );
+    let (k, v) = (import.repeated_heads(node, k, heads)?, import.repeated_heads(node, v, heads)?);
     let outer = [batch, heads];
     let cols = k.shape()[2];
     let scale = node.float("scale", 1.0 / (width.max(1) as f32).sqrt());
@@ -297,8 +294,7 @@ fn einsum(import: &mut Import<'_>, node: &NodeProto) -> Results {
     };
     let output = letters(output).ok_or_else(wrong)?;
     let (a_text, b_text) = inputs.split_once(',').ok_or_else(wrong)?;
-    let (a_axes, b_axes) =
-        (letters(a_text).ok_or_else(wrong)?, letters(b_text).ok_or_else(wrong)?);
+    let (a_axes, b_axes) = (letters(a_text).ok_or_else(wrong)?, letters(b_text).ok_or_else(wrong)?);
     let (a, b) = (import.tensor(node, 0)?, import.tensor(node, 1)?);
     let (a_shape, b_shape) = (a.shape(), b.shape());
     if a_axes.len() != a_shape.len() || b_axes.len() != b_shape.len() || node.inputs.len() != 2 {

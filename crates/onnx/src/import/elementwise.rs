@@ -228,7 +228,11 @@ impl Import<'_> {
     }
 
     /// Both operands in the order of the larger one's axes, with as many axes each.
-    pub(super) fn aligned(&mut self, a: &Seen, b: &Seen) -> Result<(Var, Var, Vec<usize>), OnnxError> {
+    pub(super) fn aligned(
+        &mut self,
+        a: &Seen,
+        b: &Seen,
+    ) -> Result<(Var, Var, Vec<usize>), OnnxError> {
         let rank = a.order.len().max(b.order.len());
         let widen = |import: &Import<'_>, x: &Seen| -> Result<Seen, OnnxError> {
             let more = rank - x.order.len();

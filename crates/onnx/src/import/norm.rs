@@ -229,9 +229,8 @@ fn log_softmax(import: &mut Import<'_>, node: &NodeProto) -> Results {
 /// probabilities, which add up to one, it is the same.
 fn cross_entropy(import: &mut Import<'_>, node: &NodeProto) -> Results {
     let mut makers = import.onnx.graph.nodes.iter();
-    let is_log = makers.any(|maker| {
-        maker.op == "LogSoftmax" && maker.outputs.first() == node.inputs.first()
-    });
+    let is_log = makers
+        .any(|maker| maker.op == "LogSoftmax" && maker.outputs.first() == node.inputs.first());
     if node.op == "NegativeLogLikelihoodLoss" && !is_log {
         return Err(node.wrong("operand 0 is no result of LogSoftmax"));
     }

@@ -209,7 +209,8 @@ fn triangle(import: &mut Import<'_>, node: &NodeProto) -> Results {
         f32::from(if upper { distance >= shift } else { distance <= shift })
     };
     let name = import.name(node, "triangle");
-    let mask = import.builder.constant(&name, &[rows, cols], (0..rows * cols).map(kept).collect())?;
+    let mask =
+        import.builder.constant(&name, &[rows, cols], (0..rows * cols).map(kept).collect())?;
     let mask = Seen::plain(mask);
     Ok(vec![Value::Tensor(import.paired(node, "", Pair::Keep, [&x, &mask])?)])
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use rekindle::Error;
 use rekindle::train::{Session, merged_pieces};
 use rekindle_data::{Answers, Wanted};
+use rekindle_engine::Engine;
 use rekindle_models::{Model, ModelOptions, build};
 use rekindle_onnx::{Loss, Onnx};
 use rekindle_program::{Settings, Updates};
@@ -32,9 +33,13 @@ impl Source {
 
     /// Gives a session the weights of the file, if it is of one.
     pub(crate) fn load(&self, session: &mut Session<'_>) -> Result<(), Error> {
+        let model = session.model();
+        self.load_into(model, session.engine_mut())
+    }
+
+    /// Gives a model's engine the weights of the file, if it is of one.
+    pub(crate) fn load_into(&self, model: &Model, engine: &mut Engine) -> Result<(), Error> {
         if let Source::File(onnx, ..) = self {
-            let model = session.model();
-            let engine = session.engine_mut();
             onnx.load(model, |id, fill| engine.write_pieces(id, fill))?;
         }
         Ok(())
