@@ -29,17 +29,6 @@ class Logits(nn.Module):
         return self.model(input_ids=tokens, **self.arguments).logits
 
 
-class Out(nn.Module):
-    """A segmentation model that gives its one result, as a file's graph does."""
-
-    def __init__(self, model: nn.Module):
-        super().__init__()
-        self.model = model
-
-    def forward(self, images):
-        return self.model(images)["out"]
-
-
 class Hidden(nn.Module):
     """An encoder of transformers with a linear head on each token."""
 
@@ -98,33 +87,6 @@ class Encoder(nn.Module):
     def forward(self, tokens):
         hidden = self.encoder(self.embed(tokens), src_key_padding_mask=tokens == 0)
         return self.head(hidden)
-
-
-class Layers(nn.Module):
-    """Layers that no other model here has."""
-
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Conv2d(3, 16, 3, padding=1, padding_mode="reflect")
-        self.activations = nn.ModuleList(
-            (nn.ELU(), nn.LeakyReLU(0.1), nn.Mish(), nn.PReLU(16), nn.SELU(), nn.CELU(1.5))
-            + (nn.Softsign(), nn.LogSigmoid(), nn.Softplus(), nn.Hardshrink(0.1), nn.Tanh())
-        )
-        self.norms = nn.ModuleList((nn.GroupNorm(4, 16), nn.InstanceNorm2d(16, affine=True)))
-        self.groups = nn.Conv2d(16, 16, 3, dilation=2, groups=4)
-        self.shuffle = nn.Sequential(nn.Conv2d(16, 32, 1), nn.PixelShuffle(2))
-        self.pool = nn.AvgPool2d(3, 2, 1, ceil_mode=True, count_include_pad=False)
-        self.edge = nn.ReplicationPad2d((1, 2, 0, 1))
-        self.head = nn.Linear(8, CLASSES)
-
-    def forward(self, images):
-        x = self.first(images)
-        for activation in self.activations:
-            x = x + activation(x)
-        for norm in self.norms:
-            x = norm(x)
-        x = self.pool(self.edge(self.shuffle(self.groups(x))))
-        return self.head(torch.einsum("nchw,hw->nc", x, x[0, 0].sigmoid()))
 
 
 class Recurrent(nn.Module):
@@ -212,29 +174,10 @@ def densenet() -> nn.Module:
     return DenseNet(8, (2, 2, 3), 16, num_classes=CLASSES)
 
 
-def swin() -> nn.Module:
-    from torchvision.models import SwinTransformer
-
-    return SwinTransformer(
-        [2, 2], 24, [2, 2], [2, 4], [4, 4], stochastic_depth_prob=0.0, num_classes=CLASSES
-    )
-
-
 def regnet() -> nn.Module:
     from torchvision.models.regnet import BlockParams, RegNet
 
     return RegNet(BlockParams([1, 2], [16, 32], [8, 8], [1.0, 1.0], [2, 2], 0.25), CLASSES)
-
-
-def fcn() -> nn.Module:
-    from torchvision.models._utils import IntermediateLayerGetter
-    from torchvision.models.segmentation.fcn import FCN, FCNHead
-
-    backbone = resnet("BasicBlock")
-    layers = IntermediateLayerGetter(backbone, {"layer2": "out"})
-    head = FCNHead(128, CLASSES)
-    head[3].p = 0.0
-    return Out(FCN(layers, head))
 
 
 def transformers_model(name: str, config: str, wrapped: Callable = Logits, **sizes) -> nn.Module:
@@ -290,13 +233,6 @@ llama = partial(
 )
 bert = partial(
     transformers_model, "BertForSequenceClassification", "BertConfig", **BERT, **WITHOUT_DROPOUT
-)
-roberta = partial(
-    transformers_model,
-    "RobertaForSequenceClassification",
-    "RobertaConfig",
-    **BERT,
-    **WITHOUT_DROPOUT,
 )
 t5 = partial(
     transformers_model,
@@ -382,13 +318,9 @@ OTHERS = (
     image_case("regnet", regnet, **TRACED),
     image_case("shufflenet", partial(torchvision_model, "shufflenet_v2_x0_5"), size=64, **TRACED),
     image_case("densenet", densenet, **TRACED),
-    image_case("swin", swin, **TRACED),
-    image_case("fcn", fcn, pixel_batch, **TRACED),
     image_case("mobilenet_v3", mobilenet_v3, **TRACED),
-    image_case("layers", Layers, size=16, **TRACED),
     token_case("encoder", Encoder, text_batch, **TRACED),
     token_case("bert", bert, **TRACED),
-    token_case("roberta", roberta, **TRACED),
     token_case("t5", t5, text_batch, **TRACED),
 )
 """Models that the engine was not written for, as the older exporter writes them."""
