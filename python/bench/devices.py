@@ -1,4 +1,5 @@
-"""Well-known models, from their configurations and without weights, planned for an 80 GB GPU.
+"""Well-known models, from their configurations and without weights, planned for GPUs that are not
+here.
 
 Each model runs in a process of its own: `python python/bench/devices.py NAME` prints a header and
 one line of CSV. All bytes are predictions; processor seconds and the memory
@@ -25,7 +26,6 @@ COLUMNS = (
     "planned_allocated,planned_reserved,margins,overhead,capture_seconds,plan_seconds,process_mib,"
     "published,published_source"
 )
-DEVICE, BUDGET = "H100-80GB", "72GiB"
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,10 @@ class Case:
     """The model, on `meta`, and a batch."""
     dtype: torch.dtype | None = None
     autocast: torch.dtype | None = None
+    device: str = "H100-80GB"
+    budget: str = "72GiB"
     published: str = ""
+    """What somebody measured for a step like it, without a plan if nothing else is said."""
     source: str = ""
 
 
@@ -50,6 +53,17 @@ class Language(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         return self.inner(input_ids=tokens, labels=tokens, use_cache=False).loss
+
+
+class Classified(nn.Module):
+    """A classifier of texts that returns its loss alone."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return self.inner(input_ids=tokens, labels=labels).loss
 
 
 class Pictures(nn.Module):
@@ -91,25 +105,57 @@ def gpt2() -> tuple[nn.Module, Any]:
     return Language(model), _tokens(50257, 64, 1024)
 
 
-def llama3_8b(batch: int, length: int) -> tuple[nn.Module, Any]:
+def llama3(adapted: list[str], batch: int, length: int, **sizes: Any) -> tuple[nn.Module, Any]:
     from peft import LoraConfig, get_peft_model
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
         vocab_size=128256,
-        hidden_size=4096,
-        intermediate_size=14336,
-        num_hidden_layers=32,
-        num_attention_heads=32,
         num_key_value_heads=8,
         max_position_embeddings=8192,
         rope_parameters={"rope_type": "default", "rope_theta": 500000.0},
         rms_norm_eps=1e-5,
+        **sizes,
     )
-    model = LlamaForCausalLM(config)
+    model: nn.Module = LlamaForCausalLM(config)
     model.loss_type = "ForCausalLM"
-    adapter = LoraConfig(r=8, lora_alpha=16, target_modules=["q_proj", "v_proj", "o_proj"])
-    return Language(get_peft_model(model, adapter)), _tokens(128256, batch, length)
+    if adapted:
+        model = get_peft_model(model, LoraConfig(r=8, lora_alpha=16, target_modules=adapted))
+    return Language(model), _tokens(128256, batch, length)
+
+
+LLAMA3_8B = {
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+}
+LLAMA3_3B = {
+    "hidden_size": 3072,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 24,
+    "tie_word_embeddings": True,
+}
+ATTENTION = ["q_proj", "v_proj", "o_proj"]
+MLP = ["gate_proj", "up_proj", "down_proj"]
+
+
+def bert_large() -> tuple[nn.Module, Any]:
+    from transformers import BertConfig, BertForSequenceClassification
+
+    # As it was in 2022: attention with its scores.
+    config = BertConfig(
+        hidden_size=1024,
+        num_hidden_layers=24,
+        num_attention_heads=16,
+        intermediate_size=4096,
+        attn_implementation="eager",
+    )
+    return Classified(BertForSequenceClassification(config)), (
+        _tokens(30522, 4, 512),
+        torch.zeros(4, dtype=torch.long),
+    )
 
 
 def mixtral() -> tuple[nn.Module, Any]:
@@ -163,14 +209,34 @@ HALF = torch.bfloat16
 CASES = {
     "gpt2": Case("124M; autocast bf16; AdamW; 64 × 1024", gpt2, autocast=HALF),
     "llama3-8b": Case(
-        "bf16; LoRA of rank 8; AdamW; 4 × 8192", lambda: llama3_8b(4, 8192), dtype=HALF
+        "bf16; LoRA of rank 8; AdamW; 2 × 8192",
+        lambda: llama3(ATTENTION, 2, 8192, **LLAMA3_8B),
+        dtype=HALF,
     ),
     "llama3-8b-short": Case(
-        "bf16; LoRA of rank 8; AdamW; 2 × 512",
-        lambda: llama3_8b(2, 512),
+        "bf16; LoRA of rank 8 with MLP; AdamW; 2 × 2048",
+        lambda: llama3([*ATTENTION, *MLP], 2, 2048, **LLAMA3_8B),
         dtype=HALF,
-        published="16.2 GiB",
-        source="torchtune README: LoRA; batch 2; with checkpoints; other lengths",
+        device="L40S",
+        budget="44GiB",
+        published="30.3 GiB; 16.2 with checkpoints",
+        source="torchtune's README: compiled; loss in chunks",
+    ),
+    "llama3-3b": Case(
+        "Llama 3.2; bf16; AdamW in bf16; 2 × 4096",
+        lambda: llama3([], 2, 4096, **LLAMA3_3B),
+        dtype=HALF,
+        device="A100-80GB",
+        published="60.0 GiB",
+        source="torchtune's README: packed; neither compiled nor with checkpoints",
+    ),
+    "bert-large": Case(
+        "fp32; AdamW; 4 × 512",
+        bert_large,
+        device="V100-16GB",
+        budget="14.5GiB",
+        published="14949 MiB of the process",
+        source="Hugging Face: Model training anatomy",
     ),
     "mixtral-8x7b": Case(
         "bf16; one of eight pipeline stages; AdamW in bf16; 4 × 4096", mixtral, dtype=HALF
@@ -193,18 +259,18 @@ def row(name: str) -> str:
     step = trace(
         model,
         batch,
-        device=DEVICE,
+        device=case.device,
         dtype=case.dtype,
         autocast=case.autocast,
         optimizer=optimizer,
         name=name,
     )
     captured = time.process_time()
-    plan = step.plan(BUDGET)
+    plan = step.plan(case.budget)
     planned = time.process_time()
     assert plan.footprint is not None
     plain = rekindle._native.footprint(step.graph)
-    device = f"{DEVICE} (predicted)"
+    device = f"{case.device} (predicted)"
     values = [
         name,
         case.setup,

@@ -12,6 +12,7 @@ __all__ = [
     "Graph",
     "Node",
     "Plan",
+    "Replayed",
     "Transfers",
     "footprint",
     "frontier",
@@ -361,12 +362,31 @@ def plan_reserved(
 ) -> tuple[Plan, Footprint]:
     """A plan for which the allocator reserves at most `budget`."""
 
+@final
+class Replayed:
+    """A recorded history as our allocator has it."""
+
+    @property
+    def footprint(self) -> Footprint:
+        """What was handed out and taken at most."""
+    @property
+    def blocks(self) -> int:
+        """Blocks that were handed out."""
+    @property
+    def elsewhere(self) -> int:
+        """Those of them that are not at their recorded address."""
+    @property
+    def otherwise(self) -> int:
+        """Segments that were taken or given back in another way than the recorded one."""
+
 def replay_history(
-    history: Sequence[tuple[int, int | None]],
+    history: Sequence[tuple[str, int, int]],
     *,
+    there: Sequence[tuple[int, int, bool, Sequence[tuple[int, int]]]] = (),
     expandable: bool = False,
     limit: int | None = None,
-) -> Footprint:
-    """The footprint of a recorded history: addresses with the bytes that are handed out there, or
-    with None where they are given back.
+) -> Replayed:
+    """A recorded history of `alloc`, `free`, `segment_alloc` and `segment_free`, each with an
+    address and bytes, that begins with segments which are there: their addresses, bytes, whether
+    they belong to the small pool, and addresses and bytes of their blocks.
     """

@@ -154,3 +154,11 @@ class AnotherGraph(RekindleError):
 
 class DoesNotFit(RekindleError):
     """A device's allocator would need more memory than there is."""
+
+    def __init__(self, message: str, smallest: int | None = None) -> None:
+        super().__init__(message)
+        #: The smallest budget for which a plan is known, if it was looked for.
+        self.smallest = smallest
+
+    def __reduce__(self) -> tuple[type[DoesNotFit], tuple[str, int | None]]:
+        return type(self), (str(self), self.smallest)

@@ -125,26 +125,53 @@ class Records(unittest.TestCase):
             draw(torch.device("cuda"), torch.ops.aten.native_dropout.default)
 
 
+AT, FAR, SMALL = 0x7F1000000000, 0x7F0000000000, 0x7F2000000000
+"""Where segments lie: of 20 MiB, another of 20 MiB that is taken and given back, and of 2 MiB."""
+
+
+def event(action: str, address: int, size: int, stream: int = 0) -> dict[str, Any]:
+    return {"action": action, "addr": address, "size": size, "stream": stream, "frames": []}
+
+
+def freed(address: int, size: int) -> list[dict[str, Any]]:
+    return [event("free_requested", address, size), event("free_completed", address, size)]
+
+
+def segment(address: int, *blocks: tuple[int, bool], kind: str = "large") -> dict[str, Any]:
+    """With sizes of blocks, and whether somebody has them."""
+    return {
+        "device": 0,
+        "address": address,
+        "total_size": sum(size for size, _ in blocks),
+        "segment_type": kind,
+        "is_expandable": False,
+        "blocks": [
+            {"size": size, "state": "active_allocated" if used else "inactive"}
+            for size, used in blocks
+        ],
+    }
+
+
 class Histories(unittest.TestCase):
     def history(self) -> dict[str, Any]:
-        def event(action: str, address: int, size: int) -> dict[str, Any]:
-            return {"action": action, "addr": address, "size": size, "stream": 0, "frames": []}
-
+        """It begins with 4 MiB free, two blocks of 5 MiB and 6 MiB free, and a small block."""
         events = [
-            event("segment_alloc", 0x1000000, 12 * MIB),
-            event("alloc", 0x1000000, 12 * MIB),
-            event("segment_alloc", 0x3000000, 2 * MIB),
-            event("alloc", 0x3000000, 512),
-            event("free_requested", 0x1000000, 12 * MIB),
-            event("free_completed", 0x1000000, 12 * MIB),
-            event("alloc", 0x1000000, 11 * MIB),
-            event("free_requested", 0x5000000, 1 * MIB),
+            event("alloc", AT, 4 * MIB),
+            event("alloc", AT + 14 * MIB, 2 * MIB - 100),
+            event("segment_alloc", FAR, 20 * MIB),
+            event("alloc", FAR, 5 * MIB),
+            *freed(AT + 4 * MIB, 5 * MIB),
+            event("alloc", AT + 4 * MIB, 5 * MIB),
+            *freed(FAR, 5 * MIB),
+            event("segment_free", FAR, 20 * MIB),
+            *freed(SMALL, 700),
         ]
-        segments = [
-            {"device": 0, "total_size": size, "is_expandable": False, "blocks": []}
-            for size in (12 * MIB, 2 * MIB, 2 * MIB)
-        ]
-        return {"device_traces": [events], "segments": segments}
+        sizes = [(4 * MIB, True), (5 * MIB, True), (5 * MIB, True), (2 * MIB, True)]
+        large = segment(AT, *sizes, (4 * MIB, False))
+        return {
+            "device_traces": [events],
+            "segments": [segment(SMALL, (2 * MIB, False), kind="small"), large],
+        }
 
     def write(self, data: bytes) -> Path:
         folder = tempfile.TemporaryDirectory()
@@ -153,17 +180,52 @@ class Histories(unittest.TestCase):
         path.write_bytes(data)
         return path
 
-    def test_a_history_is_read_and_replayed(self) -> None:
+    def test_a_history_begins_where_it_began_and_has_its_addresses(self) -> None:
         for data in (pickle.dumps(self.history()), json.dumps(self.history()).encode()):
             found = read_snapshot(self.write(data))
-            # The block that is given back without having been handed out was there before.
-            self.assertEqual(found.requests[0], (0x5000000, MIB))
-            self.assertEqual(found.allocated, 12 * MIB + MIB + 512)
-            self.assertEqual(found.reserved, 16 * MIB)
+            used = [(part.address, part.used) for part in found.there]
+            both = ((AT + 4 * MIB, 5 * MIB), (AT + 9 * MIB, 5 * MIB))
+            self.assertEqual(used, [(AT, both), (SMALL, ((SMALL, 1024),))])
+            self.assertEqual(found.reserved, 42 * MIB)
             replayed = found.replayed()
-            self.assertEqual(replayed.allocated, 12 * MIB + MIB + 512)
-            # Both small blocks share a segment here; there they may have had others before.
-            self.assertEqual(replayed.reserved, 14 * MIB)
+            self.assertEqual(replayed.footprint.reserved, found.reserved)
+            self.assertEqual(replayed.footprint.allocated, 21 * MIB + 1024)
+            counts = (replayed.blocks, replayed.elsewhere, replayed.otherwise)
+            self.assertEqual(counts, (4, 0, 0))
+            self.assertIn("0 of 4 blocks elsewhere, predicted", repr(replayed))
+
+    def test_another_allocator_is_told_from_ours(self) -> None:
+        """One that serves a request from the larger of two gaps."""
+        history = self.history()
+        history["device_traces"] = [[event("alloc", AT + 14 * MIB, 4 * MIB)]]
+        sizes = [(4 * MIB, False), (5 * MIB, True), (5 * MIB, True), (4 * MIB, True)]
+        history["segments"] = [segment(AT, *sizes, (2 * MIB, False))]
+        replayed = read_snapshot(self.write(json.dumps(history).encode())).replayed()
+        self.assertEqual((replayed.elsewhere, replayed.otherwise), (1, 0))
+
+    def test_a_rest_that_is_no_block_belongs_to_the_one_before(self) -> None:
+        events = freed(AT, 29 * MIB + 4)
+        data = {"device_traces": [events], "segments": [segment(AT, (30 * MIB, False))]}
+        found = read_snapshot(self.write(json.dumps(data).encode()))
+        self.assertEqual(found.there[0].used, ((AT, 30 * MIB),))
+
+    def test_a_history_without_its_segments_begins_with_what_it_gives_back(self) -> None:
+        history = self.history() | {"segments": []}
+        found = read_snapshot(self.write(json.dumps(history).encode()))
+        self.assertEqual(found.there, [])
+        early = [("alloc", AT + 4 * MIB, 5 * MIB), ("alloc", SMALL, 700)]
+        self.assertEqual(found.events[:2], early)
+        self.assertEqual(found.replayed().blocks, 6)
+
+    def test_histories_that_cannot_be_are_refused(self) -> None:
+        twice = [event("alloc", AT, MIB), event("alloc", AT, MIB)]
+        wrong = {"device_traces": [twice], "segments": [segment(AT, (20 * MIB, True))]}
+        streams = {"device_traces": [[event("alloc", AT, MIB), event("alloc", FAR, MIB, 7)]]}
+        for data, why in ((wrong, "handed out twice"), (streams, "2 streams")):
+            with self.assertRaisesRegex(rekindle.InvalidInput, why):
+                read_snapshot(self.write(json.dumps(data).encode()))
+        with self.assertRaisesRegex(rekindle.InvalidInput, "No such file"):
+            read_snapshot("no such snapshot")
 
     def test_our_own_histories_have_their_recorded_peaks(self) -> None:
         """A plan's requests, written as PyTorch writes them, read back and replayed."""
@@ -175,14 +237,14 @@ class Histories(unittest.TestCase):
             for storage in node.writes:
                 if sizes[storage]:
                     live[storage] = address
-                    events.append({"action": "alloc", "addr": address, "size": sizes[storage]})
+                    events.append(event("alloc", address, sizes[storage]))
                     address += 1
         for storage, at in live.items():
-            events.append({"action": "free_requested", "addr": at, "size": sizes[storage]})
+            events.append(event("free_requested", at, sizes[storage]))
         path = self.write(json.dumps({"device_traces": [events], "segments": []}).encode())
         found = read_snapshot(path)
         self.assertEqual(found.allocated, sum(sizes))
-        replayed = found.replayed()
+        replayed = found.replayed().footprint
         rounded = sum(-(-size // 512) * 512 for size in sizes)
         self.assertGreaterEqual(replayed.allocated, rounded)
         self.assertGreaterEqual(replayed.reserved, replayed.allocated)

@@ -234,10 +234,34 @@ class AGpu(TargetCase):
                 capture(on_meta(Attends()), tokens(), device, torch.float16)
 
     def test_what_cannot_be_carried_over_is_named(self) -> None:
-        with self.assertRaisesRegex(rekindle.CannotCarryOver, "the host runs aten.addmm"):
+        with self.assertRaisesRegex(rekindle.CannotCarryOver, "^lstm_cell .*another way on a GPU"):
             trace(Recurs(), torch.randn(5, 4, 16), device="H100-80GB")
-        with self.assertRaisesRegex(rekindle.InvalidInput, "no data sheet"):
-            trace(Layers(), torch.randn(4, 32), device="H100-79GB")
+
+    def test_devices_have_many_names(self) -> None:
+        for name, known in (
+            ("h100-80gb", "H100-80GB"),
+            ("NVIDIA H100 80GB HBM3", "H100-80GB"),
+            ("NVIDIA A100-SXM4-80GB", "A100-80GB"),
+            ("NVIDIA A100 80GB PCIe", "A100-80GB-PCIe"),
+            ("Tesla T4", "T4"),
+            ("NVIDIA GeForce RTX 4090", "RTX4090"),
+            ("4090", "RTX4090"),
+            ("Tesla V100-SXM2-16GB", "V100-16GB"),
+            ("AMD Instinct MI300X", "MI300X"),
+            ("CPU", "cpu"),
+        ):
+            self.assertEqual(device_named(name).name, known, name)
+        for name, said in (
+            ("H100", "H100-80GB or H100-80GB-PCIe"),
+            ("L40", "L40S"),
+            ("A100", "A100-40GB or A100-80GB or A100-80GB-PCIe"),
+            ("H100-79GB", "no data sheet.*did you mean H100-80GB"),
+            ("cuda:0", "does not say which GPU"),
+            ("", "does not say which GPU"),
+            ("abacus", "there are cpu, V100-16GB"),
+        ):
+            with self.assertRaisesRegex(rekindle.InvalidInput, said):
+                device_named(name)
 
     def test_a_budget_holds_for_what_is_reserved(self) -> None:
         step = trace(on_meta(Wide()), torch.randn(40_000, 512), device="H100-80GB", dtype=HALF)

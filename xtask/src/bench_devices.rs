@@ -14,10 +14,12 @@ use crate::python;
 use crate::repo::{Repo, output};
 
 /// The models of `python/bench/devices.py`.
-const MODELS: [Case; 6] = [
+const MODELS: [Case; 8] = [
     ("gpt2", "GPT-2"),
     ("llama3-8b", "Llama-3-8B"),
     ("llama3-8b-short", "Llama-3-8B, short"),
+    ("llama3-3b", "Llama-3.2-3B"),
+    ("bert-large", "BERT-large"),
     ("mixtral-8x7b", "Mixtral-8x7B"),
     ("vit-l", "ViT-L"),
     ("sd3", "SD3's transformer"),
@@ -31,11 +33,11 @@ const MOST_MEBIBYTES: f64 = 4096.0;
 pub(crate) fn run(repo: &Repo, names: &[String]) -> Result<()> {
     check_names(names, &MODELS.map(|model| model.0))?;
     let interpreter = python::interpreter(repo)?;
-    let package = python::package(repo, &interpreter)?;
+    let path = python::path_with_models(repo, &interpreter)?;
     let plan = |model: &Case| {
         let mut command = repo.command(&interpreter);
         command.args(["python/bench/devices.py", model.0]);
-        output(command.env("PYTHONPATH", &package).env("REKINDLE_CACHE", "off"))
+        output(command.env("PYTHONPATH", &path).env("REKINDLE_CACHE", "off"))
     };
     let archive = Archive::open(repo, "devices")?;
     let results = archive.cases(&MODELS, names, plan, |_, csv| parse(csv))?;
@@ -84,20 +86,20 @@ fn gibibytes(bytes: f64) -> f64 {
 }
 
 const HEADER: &str = "\
-| model | set-up | plain, GiB | by plan: live | allocated | reserved | margins | time | capture, s \
+| model | set-up | device | plain, GiB | by plan: live | allocated | reserved | margins | time | capture, s \
 | planning, s | published |
-|---|---|---|---|---|---|---|---|---|---|---|
+|---|---|---|---|---|---|---|---|---|---|---|---|
 ";
 
 fn summary(archive: &Archive, results: &[(Case, Row)], claims: &[Claim]) -> Result<String> {
     let mut text = format!(
         "# Planned for a GPU that is not here\n\n\
          `cargo xtask bench devices` {}. Models are made from their published configurations on \
-         the device `meta`, without weights, and planned for an H100 with 80 GB in a budget of 72 \
-         GiB for the whole process. **Every byte and every time of the GPU is a prediction: none \
-         was measured on a device.** Seconds of capture and planning were measured here, beside \
-         other work. `plain` is what the step would reserve without a plan, with margins; times \
-         are those of a data sheet.\n\n",
+         the device `meta`, without weights, and planned for a GPU in a budget for the whole \
+         process. **Every byte and every time of the GPU is a prediction: none \
+         was measured on a device.** Seconds of capture and planning are this processor's, measured \
+         here. `plain` is what the step would reserve without a plan, with margins; times \
+         are those of a data sheet. What was published is for a step like it, not for the same one.\n\n",
         archive.cases_made_on(&MODELS)?,
     );
     text += &list(claims);
@@ -107,9 +109,10 @@ fn summary(archive: &Archive, results: &[(Case, Row)], claims: &[Claim]) -> Resu
         let size = |name: &str| format!("{:.2}", gibibytes(row.number(name)));
         writeln!(
             text,
-            "| {} | {} | {} | {} | {} | {} | {} | +{:.1} % | {} | {} | {} |",
+            "| {} | {} | {} | {} | {} | {} | {} | {} | +{:.1} % | {} | {} | {} |",
             model.1,
             row.text("setup"),
+            row.text("device").trim_end_matches(" (predicted)"),
             size("plain_reserved"),
             size("planned_live"),
             size("planned_allocated"),

@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use anyhow::Result;
 
 use crate::archive::{Archive, Case, Claim, check_names, lines, list, mebibytes};
-use crate::python;
+use crate::python::{self, MODEL_REQUIREMENTS};
 use crate::repo::{Repo, output};
 
 /// The models of `python/bench/zoo_models.py`, with their libraries.
@@ -64,10 +64,6 @@ const TIMM: &str = "timm";
 const TORCHVISION: &str = "torchvision";
 const DIFFUSERS: &str = "diffusers";
 
-/// What the models need beside the requirements of the tests, and where it is installed.
-const REQUIREMENTS: &str = "python/bench/requirements.txt";
-const LIBRARIES: &str = "target/zoo";
-
 /// How the name of the contender with the smallest budget ends.
 const SMALLEST: &str = "smallest";
 
@@ -78,11 +74,7 @@ const EAGER: &str = "eager";
 pub(crate) fn run(repo: &Repo, names: &[String]) -> Result<()> {
     check_names(names, &MODELS.map(|model| model.0))?;
     let interpreter = python::interpreter(repo)?;
-    let package = python::package(repo, &interpreter)?;
-    let path = std::env::join_paths([
-        package,
-        python::libraries(repo, &interpreter, REQUIREMENTS, LIBRARIES)?,
-    ])?;
+    let path = python::path_with_models(repo, &interpreter)?;
     let train = |model: &Case| {
         let mut command = repo.command(&interpreter);
         command.args(["python/bench/zoo.py", model.0]).env("PYTHONPATH", &path);
@@ -197,8 +189,8 @@ fn summary(archive: &Archive, results: &[(Case, Vec<Row>)], claims: &[Claim]) ->
     let holding = claims.iter().filter(|claim| claim.0).count();
     let mut text = format!(
         "# Models of the public libraries, trained by plan\n\n\
-         `cargo xtask bench zoo` {}. Versions: `python/requirements.txt`, `{REQUIREMENTS}`. Each \
-         model is made from a small configuration with random weights, in training mode, and has \
+         `cargo xtask bench zoo` {}. Versions: `python/requirements.txt`, \
+         `{MODEL_REQUIREMENTS}`. Each model is made from a small configuration with random weights, in training mode, and has \
          a process of its own. Every loss, gradient, parameter and buffer of two AdamW steps is \
          compared with eager's by its bits. A peak is that of forward and backward, parameters \
          and batch included: of all live storages, and with scratch, by what the allocator handed \

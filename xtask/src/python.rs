@@ -6,6 +6,7 @@
 //! from: while they are unchanged it is used again, otherwise it is made anew. An interpreter named
 //! in `REKINDLE_PYTHON` is used as it is, and nothing is installed.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -152,6 +153,18 @@ pub(crate) fn engine_peer(repo: &Repo, profile: &str) -> Result<PathBuf> {
     show(build.args(["--profile", profile]))?;
     let folder = if profile == "dev" { "debug" } else { profile };
     Ok(repo.target().join(folder).join("examples/engine_peer"))
+}
+
+/// What models of public libraries need beside the requirements of the tests, and where it is
+/// installed.
+pub(crate) const MODEL_REQUIREMENTS: &str = "python/bench/requirements.txt";
+const MODEL_LIBRARIES: &str = "target/zoo";
+
+/// Where Python finds our package and the models of public libraries; installs what is missing.
+pub(crate) fn path_with_models(repo: &Repo, interpreter: &Path) -> Result<OsString> {
+    let package = package(repo, interpreter)?;
+    let models = libraries(repo, interpreter, MODEL_REQUIREMENTS, MODEL_LIBRARIES)?;
+    Ok(std::env::join_paths([package, models])?)
 }
 
 /// Installs what the file `requirements` lists into `folder`, once for each list; gives the folder

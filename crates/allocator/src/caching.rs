@@ -79,6 +79,19 @@ pub struct OutOfMemory {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block(u32);
 
+/// A segment that is there before the first request, with the blocks of it that are handed out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SegmentThere {
+    /// Where it begins.
+    pub address: u64,
+    /// Its bytes.
+    pub size: Bytes,
+    /// Whether it belongs to the small pool.
+    pub is_small: bool,
+    /// Addresses and bytes of blocks, by rising address; they do not overlap and lie inside.
+    pub used: Vec<(u64, Bytes)>,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Used,
@@ -100,7 +113,14 @@ struct Piece {
     after: Option<u32>,
 }
 
-/// The allocator's state.
+impl Piece {
+    /// Whether it is its whole segment.
+    fn is_whole(&self) -> bool {
+        self.before.is_none() && self.after.is_none()
+    }
+}
+
+/// The allocator's state; [`Default`] is [`Caching::new`] with segments of a fixed size.
 #[derive(Clone, Debug)]
 pub struct Caching {
     segments: Segments,
@@ -112,6 +132,8 @@ pub struct Caching {
     /// The piece without memory at the end of each pool's expandable segment.
     unmapped: [Option<u32>; 2],
     next_address: u64,
+    /// Where the device puts the next segment, if it is known.
+    next_segment: Option<u64>,
     allocated: u64,
     reserved: u64,
     highest_allocated: u64,
@@ -119,6 +141,12 @@ pub struct Caching {
     limit: u64,
     /// How often cached segments were given back at the limit.
     given_back: u32,
+}
+
+impl Default for Caching {
+    fn default() -> Caching {
+        Caching::new(Segments::Fixed)
+    }
 }
 
 impl Caching {
@@ -131,6 +159,7 @@ impl Caching {
             free: [FreeBlocks::default(), FreeBlocks::default()],
             unmapped: [None; 2],
             next_address: 0,
+            next_segment: None,
             allocated: 0,
             reserved: 0,
             highest_allocated: 0,
@@ -143,6 +172,60 @@ impl Caching {
     /// The same on a device that has so many bytes.
     pub fn with_limit(self, limit: Bytes) -> Caching {
         Caching { limit: limit.get(), ..self }
+    }
+
+    /// Adds a segment that is there; gives its blocks that are handed out, in their order. For
+    /// segments of a fixed size.
+    pub fn add_segment(&mut self, there: &SegmentThere) -> Vec<Block> {
+        self.next_segment = Some(there.address);
+        let pool = usize::from(!there.is_small);
+        let mut rest = self.add_addresses(pool, there.size.get());
+        self.reserved += there.size.get();
+        let mut blocks = Vec::new();
+        for &(address, size) in &there.used {
+            let begin = self.pieces[rest as usize].address;
+            if address > begin {
+                let block = self.split(rest, address - begin);
+                self.put_back(rest);
+                rest = block;
+            }
+            let block = rest;
+            if size.get() < self.pieces[rest as usize].size {
+                rest = self.split(rest, size.get());
+            }
+            self.pieces[block as usize].state = State::Used;
+            self.allocated += size.get();
+            blocks.push(Block(block));
+        }
+        if self.pieces[rest as usize].state == State::Unmapped {
+            self.put_back(rest);
+        }
+        self.highest_allocated = self.highest_allocated.max(self.allocated);
+        self.highest_reserved = self.highest_reserved.max(self.reserved);
+        blocks
+    }
+
+    /// Says where the device will put the next segment; None for wherever it likes.
+    pub fn place_next_segment(&mut self, address: Option<u64>) {
+        self.next_segment = address;
+    }
+
+    /// Gives the segment at an address back to the device. Says whether there is one that is free
+    /// as a whole.
+    pub fn give_back(&mut self, address: u64) -> bool {
+        let is_it = |p: &Piece| p.address == address && p.state == State::Free && p.is_whole();
+        match self.pieces.iter().position(is_it) {
+            Some(number) => {
+                self.give_back_segment(number as u32);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Where a block is.
+    pub fn address(&self, block: Block) -> u64 {
+        self.pieces[block.0 as usize].address
     }
 
     /// The bytes that are handed out, as the allocator counts them: whole blocks.
@@ -267,15 +350,20 @@ impl Caching {
         }
         self.given_back += 1;
         for number in 0..self.pieces.len() as u32 {
-            let piece = self.pieces[number as usize];
-            let is_whole = piece.before.is_none() && piece.after.is_none();
-            if piece.state == State::Free && is_whole {
-                self.take_out(number);
-                self.reserved -= piece.size;
-                self.pieces[number as usize].state = State::Gone;
-                self.spare.push(number);
+            let piece = &self.pieces[number as usize];
+            if piece.state == State::Free && piece.is_whole() {
+                self.give_back_segment(number);
             }
         }
+    }
+
+    /// Gives a segment that is one free piece back to the device.
+    fn give_back_segment(&mut self, number: u32) {
+        self.take_out(number);
+        let piece = &mut self.pieces[number as usize];
+        self.reserved -= piece.size;
+        piece.state = State::Gone;
+        self.spare.push(number);
     }
 
     /// What must be mapped so that the pool's segment ends with a free block of at least `size`.
@@ -300,8 +388,8 @@ impl Caching {
 
     /// Addresses that nothing else has, as one piece without memory.
     fn add_addresses(&mut self, pool: usize, size: u64) -> u32 {
-        let address = self.next_address;
-        self.next_address += size;
+        let address = self.next_segment.take().unwrap_or(self.next_address);
+        self.next_address = self.next_address.max(address + size);
         let state = State::Unmapped;
         self.add_piece(Piece { address, size, state, pool, before: None, after: None })
     }

@@ -18,7 +18,7 @@ mod free_blocks;
 mod requests;
 mod reserve;
 
-pub use caching::{Block, Caching, OutOfMemory, Segments};
+pub use caching::{Block, Caching, OutOfMemory, SegmentThere, Segments};
 pub use footprint::{Footprint, FootprintError, footprint, footprint_within};
-pub use requests::{Request, RequestError, replay_requests};
+pub use requests::{Replayed, Request, RequestError, replay_requests};
 pub use reserve::{ReserveError, plan_reserved};

@@ -20,7 +20,7 @@ pub enum ReserveError {
     DoesNotFit {
         /// What was asked for.
         budget: Bytes,
-        /// The least that is reserved for any plan that was tried.
+        /// The least budget for which there is a plan, of those that were tried.
         smallest: Bytes,
     },
     /// The planner failed for another reason.
@@ -35,10 +35,16 @@ const ROUNDS: usize = 8;
 /// Each plan gets less room by the excess of the one before, and by one part in this many of it.
 const MARGIN: u64 = 4;
 
+/// The least that is reserved is looked for among the plans with the smallest peak, and with peaks
+/// that are higher by one part in so many. The smallest peak often has more recomputations, which
+/// leave more fragments.
+const HIGHER_BY: [u64; 3] = [64, 16, 4];
+
 /// Plans `graph` so that the allocator reserves at most `budget`.
 ///
 /// # Errors
-/// [`ReserveError::DoesNotFit`] names what is reserved for the smallest plan.
+/// [`ReserveError::DoesNotFit`] names a budget for which there is a plan: asked for that, this
+/// function finds it.
 pub fn plan_reserved(
     graph: &Graph,
     budget: Bytes,
@@ -47,9 +53,8 @@ pub fn plan_reserved(
     watch: &mut dyn Watch,
 ) -> Result<(Planned, Footprint), ReserveError> {
     let mut room = budget;
-    // What was planned last, and the least that was reserved for any plan.
+    // The peak that was planned last.
     let mut last: Option<Bytes> = None;
-    let mut lowest = Bytes(u64::MAX);
     for _ in 0..ROUNDS {
         let planned = match (plan(graph, room, options, watch), last) {
             (Ok(planned), _) => planned,
@@ -66,16 +71,45 @@ pub fn plan_reserved(
             return Ok((for_budget(planned, budget), found));
         }
         let excess = found.reserved - budget;
-        lowest = lowest.min(found.reserved);
         last = Some(planned.plan.peak);
         room = planned.plan.peak.saturating_sub(excess + Bytes(excess.get() / MARGIN));
     }
-    let least = smallest(graph, options, watch)?;
-    let found = reserved_for(graph, &least.plan, segments);
+    let (least, found) = least_reserved(graph, budget, segments, options, watch)?;
     match found.reserved <= budget {
         true => Ok((for_budget(least, budget), found)),
-        false => Err(ReserveError::DoesNotFit { budget, smallest: found.reserved.min(lowest) }),
+        false => Err(ReserveError::DoesNotFit { budget, smallest: found.reserved }),
     }
+}
+
+/// The plan for which the least is reserved, among some that do not depend on the budget; the first
+/// that is within it.
+fn least_reserved(
+    graph: &Graph,
+    budget: Bytes,
+    segments: Segments,
+    options: &Options,
+    watch: &mut dyn Watch,
+) -> Result<(Planned, Footprint), PlanError> {
+    let least = smallest(graph, options, watch)?;
+    let peak = least.plan.peak;
+    let found = reserved_for(graph, &least.plan, segments);
+    let mut best = (least, found);
+    for part in HIGHER_BY {
+        if best.1.reserved <= budget {
+            break;
+        }
+        match plan(graph, peak + Bytes(peak.get() / part), options, watch) {
+            Ok(planned) => {
+                let found = reserved_for(graph, &planned.plan, segments);
+                if found.reserved < best.1.reserved {
+                    best = (planned, found);
+                }
+            }
+            Err(PlanError::Infeasible(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(best)
 }
 
 /// What was planned for less room is a plan for the budget.

@@ -2,8 +2,8 @@
 
 use pyo3::prelude::*;
 use rekindle_allocator::{
-    Caching, FootprintError, Request, ReserveError, Segments, footprint_within, plan_reserved,
-    replay_requests,
+    Caching, FootprintError, Request, ReserveError, SegmentThere, Segments, footprint_within,
+    plan_reserved, replay_requests,
 };
 use rekindle_graph::{Bytes, Schedule};
 
@@ -83,7 +83,7 @@ pub(crate) fn footprint(
     match footprint_within(&graph.graph, schedule, segments(expandable), limit_of(limit)) {
         Ok(footprint) => Ok(Footprint { footprint }),
         Err(FootprintError::Schedule(error)) => Err(invalid(py, error)),
-        Err(FootprintError::OutOfMemory(error)) => Err(out_of_memory(py, error)),
+        Err(FootprintError::OutOfMemory(error)) => Err(out_of_memory(py, error, None)),
     }
 }
 
@@ -112,26 +112,89 @@ pub(crate) fn plan_for_reserved(
     match found {
         Ok((planned, footprint)) => Ok((planned.into(), Footprint { footprint })),
         Err(ReserveError::Plan(error)) => Err(no_plan(py, &error)),
-        Err(error @ ReserveError::DoesNotFit { .. }) => Err(out_of_memory(py, error)),
+        Err(error @ ReserveError::DoesNotFit { smallest, .. }) => {
+            Err(out_of_memory(py, error, Some(smallest)))
+        }
     }
 }
 
-/// The footprint of a recorded history: addresses with the bytes that are handed out there, or
-/// with None where they are given back.
+/// A recorded history as our allocator has it.
+#[pyclass(frozen, eq, module = "rekindle")]
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) struct Replayed {
+    replayed: rekindle_allocator::Replayed,
+}
+
+#[pymethods]
+impl Replayed {
+    /// What was handed out and taken at most.
+    #[getter]
+    fn footprint(&self) -> Footprint {
+        Footprint { footprint: self.replayed.footprint }
+    }
+
+    /// Blocks that were handed out.
+    #[getter]
+    fn blocks(&self) -> usize {
+        self.replayed.blocks
+    }
+
+    /// Those of them that are not at their recorded address.
+    #[getter]
+    fn elsewhere(&self) -> usize {
+        self.replayed.elsewhere
+    }
+
+    /// Segments that were taken or given back in another way than the recorded one.
+    #[getter]
+    fn otherwise(&self) -> usize {
+        self.replayed.otherwise
+    }
+
+    fn __repr__(&self) -> String {
+        let rekindle_allocator::Replayed { footprint, blocks, elsewhere, .. } = self.replayed;
+        let rekindle_allocator::Footprint { allocated, reserved, .. } = footprint;
+        format!(
+            "<rekindle.Replayed: {allocated} allocated, {reserved} reserved, {elsewhere} of \
+             {blocks} blocks elsewhere, predicted>"
+        )
+    }
+}
+
+/// A segment with its address, its bytes, whether it belongs to the small pool, and addresses and
+/// bytes of its blocks.
+type There = (u64, u64, bool, Vec<(u64, u64)>);
+
+/// A recorded history of `alloc`, `free`, `segment_alloc` and `segment_free`, each with an address
+/// and bytes, that begins with segments which are there.
 #[pyfunction]
-#[pyo3(signature = (history, *, expandable = false, limit = None))]
+#[pyo3(signature = (history, *, there = Vec::new(), expandable = false, limit = None))]
 pub(crate) fn replay_history(
     py: Python<'_>,
-    history: Vec<(u64, Option<u64>)>,
+    history: Vec<(String, u64, u64)>,
+    there: Vec<There>,
     expandable: bool,
     limit: Option<u64>,
-) -> PyResult<Footprint> {
-    let request = |(address, bytes): (u64, Option<u64>)| match bytes {
-        Some(bytes) => Request::Allocate(address, Bytes(bytes)),
-        None => Request::Free(address),
-    };
-    let history: Vec<Request> = history.into_iter().map(request).collect();
+) -> PyResult<Replayed> {
+    let requests: Result<Vec<Request>, String> = history.iter().map(request).collect();
+    let requests = requests.map_err(|error| invalid(py, error))?;
+    let there: Vec<SegmentThere> = there.into_iter().map(segment).collect();
     let allocator = Caching::new(segments(expandable)).with_limit(limit_of(limit));
-    let found = replay_requests(allocator, &history);
-    found.map(|footprint| Footprint { footprint }).map_err(|error| invalid(py, error))
+    let found = replay_requests(allocator, &there, &requests);
+    found.map(|replayed| Replayed { replayed }).map_err(|error| invalid(py, error))
+}
+
+fn request((action, address, bytes): &(String, u64, u64)) -> Result<Request, String> {
+    match action.as_str() {
+        "alloc" => Ok(Request::Allocate(*address, Bytes(*bytes))),
+        "free" => Ok(Request::Free(*address)),
+        "segment_alloc" => Ok(Request::Take(*address, Bytes(*bytes))),
+        "segment_free" => Ok(Request::GiveBack(*address)),
+        _ => Err(format!("a history has no event {action:?}")),
+    }
+}
+
+fn segment((address, size, is_small, used): There) -> SegmentThere {
+    let used = used.into_iter().map(|(address, size)| (address, Bytes(size))).collect();
+    SegmentThere { address, size: Bytes(size), is_small, used }
 }

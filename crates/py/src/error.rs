@@ -2,6 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyAnyMethods;
+use rekindle_graph::Bytes;
 use rekindle_plan::{Infeasible, PlanError};
 
 /// The exception `class` of `rekindle.errors`, made from `arguments`; or why there is none.
@@ -25,9 +26,13 @@ pub(crate) fn invalid(py: Python<'_>, why: impl std::fmt::Display) -> PyErr {
     exception(py, "InvalidInput", (why.to_string(),))
 }
 
-/// The device would run out of memory.
-pub(crate) fn out_of_memory(py: Python<'_>, why: impl std::fmt::Display) -> PyErr {
-    exception(py, "DoesNotFit", (why.to_string(),))
+/// The device would run out of memory; with so much it would not, if that is known.
+pub(crate) fn out_of_memory(
+    py: Python<'_>,
+    why: impl std::fmt::Display,
+    smallest: Option<Bytes>,
+) -> PyErr {
+    exception(py, "DoesNotFit", (why.to_string(), smallest.map(Bytes::get)))
 }
 
 /// There is no plan.

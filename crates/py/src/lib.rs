@@ -32,7 +32,7 @@ mod _native {
     #[allow(non_upper_case_globals)] // Python's name for it.
     const __version__: &str = env!("CARGO_PKG_VERSION");
     #[pymodule_export]
-    use crate::allocator::{Footprint, footprint, plan_for_reserved, replay_history};
+    use crate::allocator::{Footprint, Replayed, footprint, plan_for_reserved, replay_history};
     #[pymodule_export]
     use crate::graph::{Graph, Node, parse_budget};
     #[pymodule_export]

@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -209,8 +210,8 @@ def compare_forward(module: fx.GraphModule, device: Device, autocast: torch.dtyp
     choice of attention.
     """
     here = _operations(module, "cpu", falling_apart_as_on(device), autocast_on(device, autocast))
-    for name in here:
-        _refuse_by_name(name)
+    for ran in here:
+        _refuse_by_name(ran.operation)
     chosen = SUBSTITUTIONS[0]
     assert chosen.form is not None
     there = _operations(
@@ -219,16 +220,20 @@ def compare_forward(module: fx.GraphModule, device: Device, autocast: torch.dtyp
         eager_dispatch((), {chosen.operation: chosen.form(device)}),
         autocast_of("cuda", autocast),
     )
-    for at, (ours, theirs) in enumerate(zip(here, there, strict=False)):
-        if ours != theirs:
-            before = here[at - 1] if at else "the beginning"
-            raise CannotCarryOver(
-                f"behind {before} the host runs {ours} and a GPU {theirs}, and no substitution is "
-                "known: plan this step on the device itself"
-            )
-    if len(here) != len(there):
-        more = (here if len(here) > len(there) else there)[min(len(here), len(there))]
-        raise CannotCarryOver(f"host and GPU differ at the end: only one of them runs {more}")
+    for ours, theirs in zip_longest(here, there):
+        if ours is None or theirs is None or ours.operation != theirs.operation:
+            raise _another_kernel(ours, theirs)
+
+
+def _another_kernel(ours: Ran | None, theirs: Ran | None) -> CannotCarryOver:
+    """What the model calls there is said, and then what each side runs for it."""
+    call = ours or theirs
+    assert call is not None
+    sides = [ran.operation if ran is not None else "nothing more" for ran in (ours, theirs)]
+    return CannotCarryOver(
+        f"{call.at} runs in another way on a GPU: there it is {sides[1]}, where the host has "
+        f"{sides[0]}, and no substitution is known; plan this step on the device itself"
+    )
 
 
 def _refuse_by_name(name: str) -> None:
@@ -239,9 +244,18 @@ def _refuse_by_name(name: str) -> None:
         )
 
 
-def _operations(module: fx.GraphModule, kind: str, *scopes: Any) -> list[str]:
+@dataclass(frozen=True)
+class Ran:
+    """An operation, and the call of the model that it is a part of."""
+
+    operation: str
+    at: str
+
+
+def _operations(module: fx.GraphModule, kind: str, *scopes: Any) -> list[Ran]:
     """What a forward runs on tensors without contents."""
-    log = Operations()
+    found: list[Ran] = []
+    log = Operations(lambda name: found.append(Ran(name, runner.at)))
     with ExitStack() as stack:
         stack.enter_context(without_contents())
         for scope in scopes:
@@ -254,7 +268,7 @@ def _operations(module: fx.GraphModule, kind: str, *scopes: Any) -> list[str]:
             runner.run(*inputs)
         except Exception as failure:
             raise _untold(runner.at, failure) from failure
-    return log.names
+    return found
 
 
 def _untold(what: str, failure: Exception) -> CannotCarryOver:
@@ -262,6 +276,20 @@ def _untold(what: str, failure: Exception) -> CannotCarryOver:
     return CannotCarryOver(
         f"PyTorch does not tell without a device what {what} gives there: {said}"
     )
+
+
+def _called(target: Any) -> str:
+    """The name of what a node calls, as a person knows it."""
+    return str(getattr(target, "__name__", None) or target)
+
+
+def _place(node: fx.Node) -> str:
+    """The module of the model that a node belongs to, if it is known."""
+    stack = node.meta.get("nn_module_stack")
+    if not stack:
+        return ""
+    _, kind = list(stack.values())[-1]
+    return f", in {getattr(kind, '__name__', None) or str(kind).rpartition('.')[2]}"
 
 
 class _Elsewhere(fx.Interpreter):
@@ -276,7 +304,7 @@ class _Elsewhere(fx.Interpreter):
         """The node that runs."""
 
     def run_node(self, n: fx.Node) -> Any:
-        self.at = f"{n.name} ({n.target})"
+        self.at = f"{_called(n.target)} ({n.name}{_place(n)})"
         return super().run_node(n)
 
     def moved(self, value: Any) -> Any:

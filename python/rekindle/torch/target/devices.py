@@ -8,6 +8,8 @@ time replaces the table's.
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -113,9 +115,11 @@ PCIE3, PCIE4, PCIE5 = 16.0, 32.0, 64.0
 """Gigabytes per second of sixteen lanes in one direction (PCI-SIG)."""
 
 _KNOWN = (
+    _gpu("V100-16GB", 16, 900, PCIE3, (15.7, 15.7, 15.7, 125), (7, 0), "NVIDIA V100 data sheet"),
     _gpu("V100-32GB", 32, 900, PCIE3, (15.7, 15.7, 15.7, 125), (7, 0), "NVIDIA V100 data sheet"),
     _gpu("T4", 16, 320, PCIE3, (8.1, 8.1, 8.1, 65), (7, 5), "NVIDIA T4 data sheet"),
-    _gpu("A10G", 24, 600, PCIE4, (31.2, 62.5, 125, 125), (8, 6), "NVIDIA A10 data sheet"),
+    _gpu("A10", 24, 600, PCIE4, (31.2, 62.5, 125, 125), (8, 6), "NVIDIA A10 data sheet"),
+    _gpu("A10G", 24, 600, PCIE4, (35, 35, 70, 70), (8, 6), "baseten.co, NVIDIA A10 vs A10G"),
     _gpu("A100-40GB", 40, 1555, PCIE4, (19.5, 156, 312, 312), (8, 0), "NVIDIA A100 data sheet"),
     _gpu("A100-80GB", 80, 2039, PCIE4, (19.5, 156, 312, 312), (8, 0), "NVIDIA A100 data sheet"),
     _gpu("A100-80GB-PCIe", 80, 1935, PCIE4, (19.5, 156, 312, 312), (8, 0),
@@ -129,7 +133,7 @@ _KNOWN = (
     _gpu("H200", 141, 4800, PCIE5, (67, 494.5, 989, 989), (9, 0), "NVIDIA H200 data sheet, SXM"),
     _gpu("GH200-96GB", 96, 4000, 450, (67, 494.5, 989, 989), (9, 0), "NVIDIA GH200 data sheet, "
          "NVLink-C2C to the host"),
-    _gpu("B200", 180, 7700, PCIE5, (75, 1100, 2250, 2250), (10, 0), "NVIDIA DGX B200 data sheet"),
+    _gpu("B200", 180, 8000, PCIE5, (80, 1100, 2250, 2250), (10, 0), "NVIDIA DGX B200 data sheet"),
     _gpu("RTX5090", 32, 1792, PCIE5, (104.8, 104.8, 209.5, 209.5), (12, 0),
          "NVIDIA Blackwell RTX white paper"),
     _gpu("MI300X", 192, 5300, PCIE5, (163.4, 653.7, 1307.4, 1307.4), (9, 4),
@@ -150,15 +154,43 @@ HOST = Device(
 DEVICES = {device.name: device for device in (HOST, *_KNOWN)}
 
 
+NOISE = re.compile(
+    r"nvidia|geforce|tesla|quadro|amd|instinct|tensor|core|gpu|oam|hbm\d*e?|sxm\d?|[^a-z0-9]"
+)
+"""In names of devices, what makers, drivers and clouds add."""
+
+
 def device_named(name: Any) -> Device:
-    """The device of that name; a `Device` is itself."""
+    """The device of that name; a `Device` is itself. The name may be the driver's, such as "NVIDIA
+    A100-SXM4-80GB", if it says which one it is.
+    """
     if isinstance(name, Device):
         return name
-    wanted = str(name).lower().replace(" ", "-")
-    for known, device in DEVICES.items():
-        if known.lower() == wanted:
+    given = str(name)
+    wanted = _plain(given)
+    for device in DEVICES.values():
+        if wanted in (_plain(device.name), _plain(device.name).removeprefix("rtx")):
             return device
-    raise InvalidInput(
-        f"there is no data sheet of a device {name!r}; there are {', '.join(DEVICES)}. Another is "
-        "a rekindle.torch.Device with its own rates"
-    )
+    # Not even if it is the only one: an L40 is no L40S, and another V100 has half the memory.
+    near = [device for device in _KNOWN if wanted and _plain(device.name).startswith(wanted)]
+    raise InvalidInput(_unknown(given, wanted, near))
+
+
+def _plain(name: str) -> str:
+    return NOISE.sub("", name.lower())
+
+
+def _unknown(given: str, wanted: str, near: list[Device]) -> str:
+    own = "another is a rekindle.torch.Device with its own rates"
+    if wanted.rstrip("0123456789") in ("cuda", "rocm", "hip", "gpu", ""):
+        said = f"{given!r} does not say which GPU it is, and there may be none here"
+    elif near:
+        likely = " or ".join(device.name for device in near)
+        return f"{given!r} is not enough to say which device it is: {likely}? And {own}"
+    else:
+        said = f"there is no data sheet of a device {given!r}"
+        by_name = {_plain(device.name): device.name for device in _KNOWN}
+        close = difflib.get_close_matches(wanted, by_name, n=2, cutoff=0.5)
+        if close:
+            said += f" (did you mean {' or '.join(by_name[plain] for plain in close)}?)"
+    return f"{said}; there are {', '.join(DEVICES)}, and {own}"

@@ -91,9 +91,10 @@ def without_contents() -> Any:
 class Operations(TorchDispatchMode):
     """The operations that PyTorch runs in its scope, when all has fallen apart that does."""
 
-    def __init__(self) -> None:
+    def __init__(self, saw: Callable[[str], None]) -> None:
         super().__init__()
-        self.names: list[str] = []
+        self.saw = saw
+        """Called with the name of each."""
 
     def __torch_dispatch__(
         self, function: Any, _types: Any, args: Any = (), kwargs: Any = None
@@ -107,7 +108,7 @@ class Operations(TorchDispatchMode):
         if parts is not NotImplemented:
             return parts
         if str(function) not in IDLE:
-            self.names.append(str(function))
+            self.saw(str(function))
         return function(*args, **kwargs)
 
 

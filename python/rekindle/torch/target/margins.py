@@ -16,13 +16,15 @@ from rekindle import _native
 from rekindle.errors import InvalidInput
 from rekindle.torch.target.devices import Device
 
-MIB = 1 << 20
+KIB, MIB = 1 << 10, 1 << 20
 CONTEXT = "CUDA context and kernels"
 CUBLAS = "cuBLAS workspaces"
 CUDNN = "cuDNN workspaces"
 NCCL = "NCCL buffers"
-HOPPER = 9
-"""The first compute capability with the larger workspace."""
+LARGE_WORKSPACE_FROM = 9
+"""The first compute capability of NVIDIA's with a workspace of 32 MiB: Hopper's."""
+THREADS = 2
+"""The thread of the forward has a workspace, and the thread of the backward another."""
 
 
 @dataclass(frozen=True)
@@ -47,17 +49,11 @@ def default_margins(device: Device, operations: Iterable[str], ranks: int) -> li
     lines = [
         Margin(
             CONTEXT,
-            1331 * MIB,
-            'Hugging Face, "Model memory anatomy": 1.3 GB before the first tensor; less where '
-            "kernels are loaded lazily",
+            1343 * MIB,
+            'Hugging Face, "Model training anatomy" (huggingface.co/docs/transformers/'
+            "model_memory_anatomy): 1343 MB on a V100 after the first tensor, 1 to 2 GB in general",
         ),
-        # The thread of the forward has one, and the thread of the backward another.
-        Margin(
-            CUBLAS,
-            2 * (32 if device.is_rocm or device.capability[0] >= HOPPER else 9) * MIB,
-            "PyTorch's default of CUBLAS_WORKSPACE_CONFIG: 32 MiB from Hopper on, 8.1 before, for "
-            "each of two threads",
-        ),
+        Margin(CUBLAS, THREADS * _workspace(device), WORKSPACE_SOURCE),
     ]
     if any("convolution" in name for name in names):
         lines.append(
@@ -73,11 +69,27 @@ def default_margins(device: Device, operations: Iterable[str], ranks: int) -> li
             Margin(
                 NCCL,
                 2 * 32 * 4 * MIB,
-                "NCCL's documentation: NCCL_BUFFSIZE is 4 MiB, for each of up to 32 channels, to "
-                "send and to receive",
+                "NCCL's documentation (docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html):"
+                " NCCL_BUFFSIZE is 4 MiB; taken for 32 channels, to send and to receive",
             )
         )
     return lines
+
+
+WORKSPACE_SOURCE = (
+    "PyTorch's aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize, if "
+    "CUBLAS_WORKSPACE_CONFIG says nothing else: 32 MiB from Hopper on, 8.125 before, 128 on MI300; "
+    "for each of two threads"
+)
+
+
+def _workspace(device: Device) -> int:
+    """What a thread's products have; before Hopper it is `:4096:2:16:8`, in KiB."""
+    if device.is_rocm:
+        return 128 * MIB
+    if device.capability[0] >= LARGE_WORKSPACE_FROM:
+        return 32 * MIB
+    return 2 * 4096 * KIB + 8 * 16 * KIB
 
 
 def replaced_margins(

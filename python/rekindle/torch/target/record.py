@@ -12,6 +12,7 @@ the host the allocator keeps nothing, so what is reserved is not measured.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import platform
@@ -74,7 +75,7 @@ class HostMeter:
     kind = "cpu"
 
     def __init__(self) -> None:
-        self.name = platform.processor() or platform.machine()
+        self.name = _processor()
 
     def measure(self, step: Callable[[], Any], there: list[torch.Tensor]) -> Measured:
         """Every storage that the step makes, and what is there."""
@@ -165,6 +166,15 @@ def _line(name: str, predicted: int | None, measured: int | None) -> str:
     difference = measured - predicted
     verdict = "equal" if not difference else f"{difference:+d} bytes"
     return f"{name}: {predicted} bytes predicted, {measured} measured ({verdict})"
+
+
+def _processor() -> str:
+    """The processor's name, where the system tells it."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def meter_here(kind: str | None = None) -> Meter:

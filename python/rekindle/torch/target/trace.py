@@ -44,7 +44,7 @@ WAYS = ("plain", "planned", "offload")
 """Without a plan, by a plan that recomputes, and by one that moves tensors to the host, too."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Way:
     """What one way to train needs, predicted."""
 
@@ -52,8 +52,11 @@ class Way:
     needed: int
     """Bytes of the device, with margins; of a way that does not fit, the least that is known."""
 
+    def __repr__(self) -> str:
+        return f"{'fits' if self.fits else 'does not fit'}, {_size(self.needed)} predicted"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Fit:
     """Whether a step fits in a budget. All of it is predicted."""
 
@@ -67,17 +70,19 @@ class Fit:
     def __bool__(self) -> bool:
         return self.planned.fits or bool(self.offload and self.offload.fits)
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def __str__(self) -> str:
         lines = [f"prediction for {self.device}, budget {_size(self.budget)}:"]
         for name in WAYS:
             way: Way | None = getattr(self, name)
             if way is not None:
-                verdict = "fits" if way.fits else "does not fit"
-                lines.append(f"  {name}: {verdict}, {_size(way.needed)}")
+                lines.append(f"  {name}: {way}")
         return "\n".join(lines)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Batches:
     """The largest batches that fit in a budget, predicted; 0 where not even one does."""
 
@@ -87,6 +92,9 @@ class Batches:
     planned: int
     offload: int | None
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def __str__(self) -> str:
         offload = "" if self.offload is None else f", {self.offload} with offload to the host"
         return (
@@ -95,7 +103,7 @@ class Batches:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TracedPlan:
     """A plan for the device, with what is predicted of it."""
 
@@ -123,6 +131,9 @@ class TracedPlan:
         """Writes graph, plan and predictions, for `compile(plan=…)` and `verify` on the device."""
         return SavedStep.of(self).write(path)
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def __str__(self) -> str:
         step, found = self.step, self.footprint
         lines = [
@@ -143,7 +154,7 @@ class TracedPlan:
         return "\n".join(lines)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TracedStep:
     """A captured training step with the costs of a device."""
 
@@ -235,8 +246,9 @@ class TracedStep:
         try:
             plan, footprint = self._plan(self.graph, settings, room)
         except DoesNotFit as error:
+            smallest = None if error.smallest is None else error.smallest + self.margin_bytes
             raise DoesNotFit(
-                f"{error}; of the budget, {_size(self.margin_bytes)} are margins"
+                f"{error}; beside it, {_size(self.margin_bytes)} are margins", smallest
             ) from None
         live = self.exact(self.graph, plan)
         return TracedPlan(self, plan, room + self.margin_bytes, live, footprint)
@@ -255,6 +267,9 @@ class TracedStep:
         ]
         graph = self.graph.with_times(times).with_workspaces(scratch)
         return replace(self, graph=graph, costs=f"times measured: {source}")
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def __str__(self) -> str:
         return (
@@ -287,12 +302,9 @@ class TracedStep:
         settings = Settings(room, "roofline", effort=FEASIBLE_EFFORT, store=store)
         try:
             plan, footprint = self._plan(graph, settings, room)
-        except InfeasibleBudget as error:
+        except (InfeasibleBudget, DoesNotFit) as error:
+            assert error.smallest is not None, "a planner names a budget that it can meet"
             return Way(False, error.smallest + self.margin_bytes)
-        except DoesNotFit:
-            least = _native.smallest(graph, effort=FEASIBLE_EFFORT, store=store)
-            reserved = _native.footprint(graph, least, expandable=self.expandable_segments).reserved
-            return Way(False, reserved + self.margin_bytes)
         inside = plan.peak if footprint is None else footprint.reserved
         return Way(True, inside + self.margin_bytes)
 
