@@ -24,9 +24,18 @@ from rekindle.torch.__main__ import main
 from rekindle.torch.randomness import draw
 from rekindle.torch.target.devices import device_named
 from rekindle.torch.target.margins import CONTEXT, default_margins, replaced_margins
-from rekindle.torch.target.record import HostMeter, Measured, meter_here, verify
+from rekindle.torch.target.record import (
+    HostMeter,
+    Measured,
+    compare,
+    load,
+    meter_here,
+    verify,
+)
+from rekindle.torch.target.saved import SavedStep
 
 MIB = 1 << 20
+EXAMPLE = Path(__file__).parent.parent / "examples" / "train_step.py"
 SCRIPT = """
 import torch
 from test_compile import Layers
@@ -86,6 +95,18 @@ class Records(unittest.TestCase):
         self.assertGreaterEqual(found["plain"]["live"], found["predicted"]["plain_live"])
         self.assertEqual(found["versions"]["torch"], torch.__version__)
         self.assertIsNone(found["planned"]["reserved"], "the host reserves nothing")
+
+    def test_the_example_is_measured_as_it_was_predicted(self) -> None:
+        example = load(EXAMPLE)
+        with torch.device("meta"):
+            model = example.make_model()
+        optimizer = example.make_optimizer(model)
+        step = trace(model, example.make_batch(2), optimizer=optimizer)
+        path = step.plan(step.graph.peak * 7 // 10, effort=1).save(self.folder / "plan.json")
+        example.make_batch.__defaults__ = (2,)
+        record = compare(SavedStep.read(path), path, example, HostMeter())
+        self.assertEqual(record.planned.live, record.predicted["live"])
+        self.assertEqual(record.bits, [])
 
     def test_a_record_of_a_device_replaces_margins(self) -> None:
         record = verify(self.save(), self.script, StandIn())

@@ -275,6 +275,8 @@ class AGpu(TargetCase):
         self.assertLessEqual(plan.live, plan.footprint.allocated)
         for word in ("prediction", "reserved", "cuBLAS", "data sheet"):
             self.assertIn(word, str(plan))
+        for shown in (step, plan, plan.footprint, step.fits(budget), step.fits(budget).plain):
+            self.assertIn("predict", repr(shown))
         fit = step.fits(budget)
         self.assertEqual((fit.plain.fits, fit.planned.fits, bool(fit)), (False, True, True))
         with self.assertRaisesRegex(rekindle.DoesNotFit, "margins"):

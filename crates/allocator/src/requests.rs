@@ -216,7 +216,9 @@ mod tests {
             Request::Free(FAR),
             Request::GiveBack(FAR),
         ];
-        let replay = |history: &[_]| replay_requests(Caching::default(), &[there.clone()], history);
+        let replay = |history: &[_]| {
+            replay_requests(Caching::default(), std::slice::from_ref(&there), history)
+        };
         let found = replay(&history).expect("valid");
         assert_eq!((found.blocks, found.elsewhere, found.otherwise), (4, 0, 0));
         assert_eq!(found.footprint.reserved, mib(40));
