@@ -86,8 +86,8 @@ fn gibibytes(bytes: f64) -> f64 {
 }
 
 const HEADER: &str = "\
-| model | set-up | device | plain, GiB | by plan: live | allocated | reserved | margins | time | capture, s \
-| planning, s | published |
+| model | set-up | device | plain, GiB | by plan: live | allocated | reserved | margins | time \
+| capture, s | planning, s | published |
 |---|---|---|---|---|---|---|---|---|---|---|---|
 ";
 
@@ -96,10 +96,10 @@ fn summary(archive: &Archive, results: &[(Case, Row)], claims: &[Claim]) -> Resu
         "# Planned for a GPU that is not here\n\n\
          `cargo xtask bench devices` {}. Models are made from their published configurations on \
          the device `meta`, without weights, and planned for a GPU in a budget for the whole \
-         process. **Every byte and every time of the GPU is a prediction: none \
-         was measured on a device.** Seconds of capture and planning are this processor's, measured \
-         here. `plain` is what the step would reserve without a plan, with margins; times \
-         are those of a data sheet. What was published is for a step like it, not for the same one.\n\n",
+         process. **Every byte and every time of the GPU is a prediction: none was measured \
+         on a device.** Seconds of capture and planning are this processor's, measured here. \
+         `plain` is what the step would reserve without a plan, with margins; times are those of a \
+         data sheet. What was published is for a step like it, not for the same one.\n\n",
         archive.cases_made_on(&MODELS)?,
     );
     text += &list(claims);
