@@ -192,7 +192,8 @@ fn summary(archive: &Archive, results: &[(Case, Vec<Row>)], claims: &[Claim]) ->
          `cargo xtask bench zoo` {}. Versions: `python/requirements.txt`, \
          `{MODEL_REQUIREMENTS}`. Each model is made from a small configuration with random \
          weights, in training mode, and has a process of its own. Every loss, gradient, parameter \
-         and buffer of two AdamW steps is compared with eager's by its bits. A peak is that of forward and backward, parameters \
+         and buffer of two AdamW steps is compared with eager's by its bits. A peak is that of \
+         forward and backward, parameters \
          and batch included: of all live storages, and with scratch, by what the allocator handed \
          out; the predicted one has the scratch. `checkpointing` is the library's own switch, \
          `torch budget` PyTorch's `activation_memory_budget`. Where a share is refused, because \
