@@ -32,7 +32,8 @@ pub struct FitOptions {
     pub plan: Options,
     /// Where storages may be moved to; `None` if they may not.
     pub offload: Option<Offload>,
-    /// Microseconds that a moved byte takes of a processor, out and in; [`with_store`] measures them.
+    /// Microseconds that a moved byte takes of a processor, out and in; [`with_store`] measures
+    /// them.
     pub processor: [f64; 2],
     /// How often each node is measured.
     pub measure: MeasureOptions,

@@ -11,8 +11,8 @@ use rekindle_verify::{verify, verify_rewritten};
 use crate::random::Random;
 use crate::{random_graph, random_moves};
 
-/// Budgets for each strategy on each graph, without a store and with one: more would spend the time on
-/// few graphs.
+/// Budgets for each strategy on each graph, without a store and with one. More would spend the time
+/// on few graphs.
 const BUDGETS: usize = 1;
 /// In this percentage of cases the strategy works on after its first plan. More would spend the
 /// time on few graphs.
@@ -98,8 +98,9 @@ fn check_stores(graph: &Graph, random: &mut Random) -> Result<usize> {
         for _ in 0..BUDGETS {
             let budget = Bytes(low.get() + random.below((high - low).get() as usize + 1) as u64);
             let twice = random.below(100) < TWICE;
-            let planned = check_budget(graph, budget, &options, twice)
-                .with_context(|| format!("{} at {} bytes", strategy.name, budget.get()))?;
+            let planned = check_budget(graph, budget, &options, twice).with_context(|| {
+                format!("{} at {} bytes and {store}", strategy.name, budget.get())
+            })?;
             if strategy == Strategy::SEARCH {
                 check_not_slower(graph, budget, &options, planned.as_ref())?;
             }

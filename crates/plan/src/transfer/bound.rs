@@ -72,7 +72,10 @@ pub(crate) fn time_bound(graph: &Graph, budget: Bytes, store: &Store, effort: Ef
         }
         let mut moment = Moment::new(graph, &problem, v, store, signed(budget));
         work += moment.climb();
-        best = best.max(moment.bound * least);
+        // Where there is no schedule, any bound holds, and no number says more than the others.
+        if moment.bound.is_finite() {
+            best = best.max(moment.bound * least);
+        }
     }
     Micros((best * (1.0 - ROUNDING)).max(least))
 }
@@ -196,16 +199,20 @@ struct Shares {
     /// Bytes beside what the node touches, and of each kind of what is there at the start.
     room: f64,
     kinds: [f64; 6],
-    /// What the bytes of the budget take, out and in.
+    /// What the bytes of the budget take, out and in; without end where there is no such way.
     takes: [f64; 2],
 }
 
 impl Shares {
     /// The program before any price of a cut.
     fn program(&self, duplex: bool) -> Covering {
+        // A store may have one way only: what would need the other stays.
+        let exists = |way: &Ways| (0..4).all(|w| !way[w] || self.takes[w % 2].is_finite());
         let ways: Vec<(usize, Ways)> = (0..Kind::ALL.len())
             .flat_map(|k| Kind::ALL[k].ways().into_iter().map(move |way| (k, way)))
+            .filter(|(_, way)| exists(way))
             .collect();
+        let may_move = exists(&Kind::THERE_AND_BACK);
         let first_way = FIRST_KIND + Kind::ALL.len();
         let mut costs = vec![0.0; first_way + ways.len()];
         (costs[TIME_BEFORE], costs[TIME_AFTER]) = (1.0, 1.0);
@@ -216,7 +223,7 @@ impl Shares {
         // What goes each way: before and after the moment, out and in.
         let moves = |way: usize| {
             let mut all = Vec::new();
-            if Kind::THERE_AND_BACK[way] {
+            if Kind::THERE_AND_BACK[way] && may_move {
                 all.push((MOVED, -self.takes[way % 2]));
             }
             let others = (0..ways.len()).filter(|&w| ways[w].1[way]);
@@ -234,7 +241,8 @@ impl Shares {
                 program.add(&row, begins);
             }
         }
-        program.add(&[(LIVE, 1.0), (MOVED, 1.0), (CROSSING, -1.0)], 0.0);
+        let moved = f64::from(u8::from(may_move));
+        program.add(&[(LIVE, 1.0), (MOVED, moved), (CROSSING, -1.0)], 0.0);
         let mut inside = vec![(LIVE, -1.0)];
         for (k, &bytes) in self.kinds.iter().enumerate() {
             inside.push((FIRST_KIND + k, -1.0));
@@ -274,8 +282,7 @@ impl<'p> Moment<'p> {
             let nodes = problem.natural.iter().filter(|&&w| of[w as usize]);
             nodes.map(|&w| problem.time[w as usize]).sum::<f64>() / least
         };
-        // A rate of nothing makes a way one that takes for ever.
-        let takes = |rate: f64| unit / least / rate.max(unit / least * 1e-9);
+        let takes = |rate: f64| unit / least / rate;
         let (stays, kinds) = bytes_of_kinds(graph, v, store, &past, &after);
         let shares = Shares {
             before: time_of(&past),
