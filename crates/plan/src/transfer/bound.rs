@@ -402,7 +402,7 @@ mod tests {
     use rekindle_graph::{GraphParts, Rate, Role, StorageId, Timeline};
 
     fn store(dice: &mut Random) -> Store {
-        let mut rate = || Rate([0.5, 1.0, 3.0, 10.0][dice.below(4)]);
+        let mut rate = || Rate([0.0, 0.5, 1.0, 3.0, 10.0][dice.below(5)]);
         let (out_rate, in_rate) = (rate(), rate());
         let latency = Micros(dice.below(3) as f64);
         let (duplex, activations_only) = (dice.below(2) == 0, dice.below(4) == 0);
