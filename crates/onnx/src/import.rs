@@ -462,6 +462,9 @@ impl<'a> Import<'a> {
 
     /// A value as an image, channels last: `[n, c, …]` with the second axis last in memory.
     pub(crate) fn channels_last(&mut self, seen: &Seen) -> Result<Seen, OnnxError> {
+        if seen.order.len() < 2 {
+            return Err(crate::wire::damaged("it reads an image that has no channels"));
+        }
         let mut order: Vec<usize> = (0..seen.order.len()).filter(|&axis| axis != 1).collect();
         order.push(1);
         let var = self.in_order(seen, &order)?;
