@@ -16,8 +16,8 @@ pub(super) const OPERATORS: &[(&str, Handler)] =
 type Results = Result<Vec<Value>, OnnxError>;
 
 impl Import<'_> {
-    /// Operand `index` as `[batch, heads, rows, columns]`, and whether it came with the heads side by
-    /// side, as `[batch, rows, heads · columns]`.
+    /// Operand `index` as `[batch, heads, rows, columns]`, and whether it came with the heads side
+    /// by side, as `[batch, rows, heads · columns]`.
     fn heads(
         &mut self,
         node: &NodeProto,
