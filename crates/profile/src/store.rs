@@ -304,19 +304,24 @@ mod tests {
             small: vec![Micros(alone / 4.0)],
             alone: (1, alone),
             together: (1, together),
+            processor: alone / 8.0,
         };
-        let store = |both: f64| probe.store([times(2e3, both), times(4e3, both)], both);
+        let measured = |both: f64| probe.store([times(2e3, both), times(4e3, both)], both);
         let rate = |micros: f64| Rate(f64::from(4 << 20) / micros);
         let close = |a: Rate, b: Rate| (a.get() / b.get() - 1.0).abs() < 1e-9;
-        let one = store(6e3);
+        let MeasuredStore { store: one, processor } = measured(6e3);
         assert!(!one.duplex && close(one.out_rate, rate(2e3)) && close(one.in_rate, rate(4e3)));
-        let two = store(4e3);
+        assert_eq!(processor, [2e3, 4e3].map(|alone| alone / 8.0 / f64::from(4 << 20)));
+        let two = measured(4e3).store;
         assert!(two.duplex && close(two.in_rate, rate(4e3)), "{two:?}");
     }
 
     #[test]
     fn a_store_in_a_folder_has_numbers_that_can_be() {
-        let store = measure_store(&std::env::temp_dir(), Some(Bytes(7)), &graph()).expect("room");
+        let measured =
+            measure_store(&std::env::temp_dir(), Some(Bytes(7)), &graph()).expect("room");
+        assert!(measured.processor.iter().all(|&takes| takes >= 0.0 && takes.is_finite()));
+        let store = measured.store;
         assert!(store.out_rate.get() > 0.0 && store.out_rate.get().is_finite());
         assert!(store.in_rate.get() > 0.0 && store.in_rate.get().is_finite());
         assert!(store.latency.get() >= 0.0);
