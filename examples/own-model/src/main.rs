@@ -73,8 +73,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let [model, inferring] = models()?;
 
     // Data: whatever the model takes, here arrays.
-    let wanted = train::wanted(&model)?;
-    let dataset = Arc::new(Dataset::open(&folder, wanted, &DataOptions::default())?);
+    let (wanted, answers) = train::wanted(&model)?;
+    let options = DataOptions { answers, ..DataOptions::default() };
+    let dataset = Arc::new(Dataset::open(&folder, wanted, &options)?);
     let (part, held) = split(&dataset, 0.2, 0);
     let batches = Batches::training(Arc::clone(&dataset), part, BATCH, 0, BadFiles::Refuse)?;
     let held = Batches::evaluation(dataset, held, BATCH, BadFiles::Refuse);
