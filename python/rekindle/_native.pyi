@@ -382,7 +382,7 @@ class Replayed:
 def replay_history(
     history: Sequence[tuple[str, int, int]],
     *,
-    there: Sequence[tuple[int, int, bool, Sequence[tuple[int, int]]]] = (),
+    there: Sequence[tuple[int, int, bool, Sequence[tuple[int, int]]]] = ...,
     expandable: bool = False,
     limit: int | None = None,
 ) -> Replayed:
