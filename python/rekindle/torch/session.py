@@ -443,12 +443,12 @@ class Session:
         call = self.call
         before = call.runs + [number for number in call.captured if number not in call.runs]
         resident, gradients = self.resident()
+        # As they are planned by now: the plan of a known step may drop what is handed on.
+        parts = {number: self._part(number, self._handed_on.get(number)) for number in before}
         others = Others(
             resident,
-            saved=sum(
-                self._part(number).saved_by(self._collected[number].plan) for number in before
-            ),
-            gradients=gradients - sum(self._part(number).gradients for number in set(before)),
+            saved=sum(parts[number].saved_by(self._collected[number].plan) for number in before),
+            gradients=gradients - sum(part.gradients for part in parts.values()),
         )
         size = joint.input_gradient_bytes
         settings = with_store(self.settings)
