@@ -174,6 +174,11 @@ pub(crate) fn order_under(
     runs.map(|&v| NodeId(v)).collect()
 }
 
+/// No sequence under `limit` takes less time than this, by the bound of a single moment.
+pub(crate) fn bound_of_a_moment(problem: &Problem, limit: i64, effort: Effort) -> f64 {
+    Bound::new(problem, limit, effort).single.time
+}
+
 /// Bytes as a number with a sign. A graph's sizes add up to 2^61 at most, so a budget above that is
 /// as good as this.
 pub(crate) fn signed(bytes: Bytes) -> i64 {

@@ -43,7 +43,7 @@ const HABITS: [Habits; 4] = [
 
 /// Budgets between the one asked for and the plain peak for which orders are looked for, and rounds
 /// of looking: all of these budgets, then two more beside the best, and so on.
-const FIRST_ORDERS: (i64, usize) = (8, 3);
+const FIRST_ORDERS: (i64, usize) = (4, 1);
 const ORDERS: (i64, usize) = (16, 6);
 /// The same for orders that more work is spent on.
 const WORKED_ORDERS: (i64, usize) = (5, 2);
@@ -86,11 +86,14 @@ pub(crate) fn draft(
         Exact::Impossible => return Draft::plain(graph),
         Exact::Unknown => {}
     }
-    let alone = alone(graph, budget, options, watch);
+    let first = alone(graph, budget, options, watch);
     let problem = Problem::new(graph, &needed_nodes(graph));
-    let pulse = Pulse::new(watch);
-    let mut planner = Planner::new(graph, budget, store, alone);
+    let mut planner = Planner::new(graph, budget, store, first);
     planner.try_order(&natural(&problem));
+    if !planner.beats_recomputation(&problem, options.effort) {
+        planner.alone_or_lowest(options, watch);
+    }
+    let pulse = Pulse::new(watch);
     let alone: Vec<NodeId> = planner.alone.schedule.runs().collect();
     let walked = planner.try_order(&alone);
     planner.note(alone, walked);
@@ -98,24 +101,14 @@ pub(crate) fn draft(
     planner.finish(graph, pulse.is_stopped())
 }
 
-/// What is planned without a store: the same search and, where it misses the budget, the same
-/// search for the lowest peak, so that a store is never a reason for a slower plan.
+/// What is planned without a store.
 fn alone(graph: &Graph, budget: Bytes, options: &Options, watch: &mut dyn Watch) -> Draft {
-    let floor = crate::floor(graph).bytes;
-    if budget < floor {
-        return Draft::plain(graph);
+    match budget < crate::floor(graph).bytes {
+        true => Draft::plain(graph),
+        false => {
+            search::draft_without_bound(graph, budget, options, watch).freeing_after_last_use(graph)
+        }
     }
-    let draft =
-        search::draft_without_bound(graph, budget, options, watch).freeing_after_last_use(graph);
-    let fits = |draft: &Draft| {
-        let timeline = Timeline::new(graph, &draft.schedule);
-        timeline.is_ok_and(|timeline| timeline.peak <= budget)
-    };
-    if draft.stopped || fits(&draft) {
-        return draft;
-    }
-    let lowest = search::lowest_alone(graph, floor, options, watch).freeing_after_last_use(graph);
-    if fits(&lowest) { lowest } else { draft }
 }
 
 /// A draft with as low a peak as is found; none is below `floor`.
@@ -278,9 +271,35 @@ impl<'a> Planner<'a> {
         self.orders.truncate(STARTS);
     }
 
+    /// Where the plan without a store misses the budget, the one of the lowest peak takes its place
+    /// if it fits, as it does without a store: a store is never a reason for a slower plan.
+    fn alone_or_lowest(&mut self, options: &Options, watch: &mut dyn Watch) {
+        let floor = crate::floor(self.graph).bytes;
+        if self.budget < signed(floor) || self.alone.stopped || self.fits(&self.alone) {
+            return;
+        }
+        let lowest = search::lowest_alone(self.graph, floor, options, watch)
+            .freeing_after_last_use(self.graph);
+        if self.fits(&lowest) {
+            self.alone = lowest;
+        }
+    }
+
+    fn fits(&self, draft: &Draft) -> bool {
+        let timeline = Timeline::new(self.graph, &draft.schedule);
+        timeline.is_ok_and(|timeline| signed(timeline.peak) <= self.budget)
+    }
+
     /// Whether no schedule is faster.
     fn is_best(&self) -> bool {
         self.best.as_ref().is_some_and(|(_, time)| time.get() <= self.least * (1.0 + 1e-9))
+    }
+
+    /// Whether it is proven that no plan without a store is faster. This saves the search for the
+    /// lowest peak, which takes several times as long as a first plan.
+    fn beats_recomputation(&self, problem: &Problem, effort: Effort) -> bool {
+        let bound = || search::bound_of_a_moment(problem, self.budget, effort);
+        !self.fits(&self.alone) && self.best.as_ref().is_some_and(|(_, time)| time.get() <= bound())
     }
 
     /// Leaves runs of the best orders out.
