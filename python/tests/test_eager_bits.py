@@ -51,6 +51,35 @@ class Twice(nn.Module):
         return x.square().mean()
 
 
+class Shared(nn.Module):
+    """One layer, used several times in a forward, as ALBERT does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(32, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(4):
+            x = x + torch.tanh(self.layer(x))
+        # A cast of the model's own is not kept.
+        weight = self.layer.weight.to(torch.bfloat16)
+        return (x.to(torch.bfloat16) @ weight).float().square().mean()
+
+
+class Casting(nn.Module):
+    """A part in its own autocast, twice: what was cast is gone when one ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = Shared()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            first = self.part(x)
+        with torch.autocast("cpu", torch.bfloat16):
+            return first + self.part(x + 1)
+
+
 def images(x: torch.Tensor, mode: str, **options: object) -> torch.Tensor:
     """Interpolates the batch as if it were pictures, and brings it back to its shape."""
     larger = functional.interpolate(x.view(8, 4, 8, 8), size=(13, 11), mode=mode, **options)
@@ -123,6 +152,13 @@ class Bits(Case):
     def test_autocast(self) -> None:
         torch.manual_seed(0)
         self.assert_alike(Steps(FUNCTIONS), torch.randn(BATCH), autocast=torch.bfloat16)
+
+    def test_autocast_casts_a_parameter_once(self) -> None:
+        x = torch.randn(BATCH, generator=torch.Generator().manual_seed(0))
+        torch.manual_seed(0)
+        for dtype in (torch.bfloat16, torch.float16):
+            self.assert_alike(Shared(), x, autocast=dtype)
+        self.assert_alike(Casting(), x)
 
     def test_a_backward_inside_autocast(self) -> None:
         def exactly(x: torch.Tensor) -> torch.Tensor:

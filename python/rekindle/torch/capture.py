@@ -22,6 +22,7 @@ from rekindle.torch.interfaces import (
     Unsupported,
     UserError,
     aot_autograd,
+    eager_autocast_cache,
     functorch_config,
     reset_dynamo,
 )
@@ -133,7 +134,11 @@ def traced_as_eager(
 
     def compile(*args: Any, **kwargs: Any) -> Any:
         where = OUTSIDE if autocast is None else autocast.traced
-        with falling_apart_as_on(device), functorch_config.patch(backward_pass_autocast=where):
+        with (
+            falling_apart_as_on(device),
+            eager_autocast_cache(),
+            functorch_config.patch(backward_pass_autocast=where),
+        ):
             return compiler(*args, **kwargs)
 
     return compile

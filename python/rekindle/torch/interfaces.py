@@ -55,6 +55,10 @@ NEEDED: tuple[Interface, ...] = (
     ("TorchDispatchMode", "torch.utils._python_dispatch"),
     ("_disable_current_modes", "torch.utils._python_dispatch"),
     ("GuardOnDataDependentSymNode", "torch.fx.experimental.symbolic_shapes"),
+    ("disable_autocast_cache", "torch.fx.experimental.proxy_tensor"),
+    ("FunctionalTensor", "torch._subclasses.functional_tensor"),
+    ("_from_functional_tensor", "torch"),
+    ("_op_dk", "torch.ops.aten.to.dtype"),
     ("_get_attr", "torch.fx.graph_module"),
     ("_get_current_graph_task_keep_graph", "torch._C._autograd"),
     ("_profiler_enabled", "torch._C._autograd"),
@@ -143,6 +147,7 @@ from torch._inductor import config as inductor_config  # noqa: E402
 from torch._ops import OpOverload  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch._subclasses.fake_tensor import unset_fake_temporarily as without_fakes  # noqa: E402
+from torch._subclasses.functional_tensor import FunctionalTensor  # noqa: E402
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode  # noqa: E402
 from torch.fx.graph_module import _get_attr as attribute_of  # noqa: E402
 from torch.utils import _pytree as pytree  # noqa: E402
@@ -311,6 +316,69 @@ def eager_dispatch(
     finally:
         for operation, key, kernel in put_away:
             _set_kernel(operation, key, kernel)
+
+
+@contextmanager
+def eager_autocast_cache() -> Iterator[None]:
+    """While a step is traced in this scope, autocast casts a parameter once, as in eager.
+
+    Eager keeps the cast of a parameter until the outermost autocast ends, so gradients of one that
+    is used several times are added in the lower precision. Tracing casts anew for each use, because
+    what was cast before it began is unknown to it: here the casts of one trace are kept, and PyTorch
+    says as in eager when they end.
+    """
+    cast, key = torch.ops.aten.to.dtype, torch._C.DispatchKey.CompositeImplicitAutograd
+    tracing, known = _find("torch.fx.experimental.proxy_tensor"), cast.py_kernels.get(key)
+    disable, clear = tracing.disable_autocast_cache, torch.clear_autocast_cache
+    casts: dict[int, tuple[Any, Any]] = {}
+
+    @contextmanager
+    def begin_anew() -> Iterator[None]:
+        casts.clear()
+        try:
+            yield
+        finally:
+            casts.clear()
+
+    def clear_all() -> None:
+        casts.clear()
+        clear()
+
+    def cast_once(tensor: Any, dtype: torch.dtype, *args: Any, **kwargs: Any) -> Any:
+        plain = functools.partial(cast._op_dk, key) if known is None else known
+        if not _is_kept_by_autocast(tensor, dtype):
+            return plain(tensor, dtype, *args, **kwargs)
+        if id(tensor) not in casts:
+            casts[id(tensor)] = tensor, plain(tensor, dtype, *args, **kwargs)
+        return casts[id(tensor)][1]
+
+    tracing.disable_autocast_cache, torch.clear_autocast_cache = begin_anew, clear_all
+    _set_kernel(cast, key, cast_once)
+    try:
+        yield
+    finally:
+        tracing.disable_autocast_cache, torch.clear_autocast_cache = disable, clear
+        _set_kernel(cast, key, known)
+
+
+def _is_kept_by_autocast(tensor: Any, dtype: torch.dtype) -> bool:
+    """Whether a cast, in a trace, is one that autocast makes and eager's keeps."""
+    if not isinstance(tensor, FunctionalTensor) or tensor.dtype != torch.float32:
+        return False
+    device = tensor.device.type
+    torch.autocast_increment_nesting()
+    is_inside = torch.autocast_decrement_nesting() > 0
+    if not (
+        is_inside
+        # While autocast casts for an operation it is put out.
+        and not torch.is_autocast_enabled(device)
+        and torch.is_autocast_cache_enabled()
+        and dtype == torch.get_autocast_dtype(device)
+    ):
+        return False
+    # What stands for an input in a trace is no leaf; what it was made of is, as in eager.
+    inner = torch._from_functional_tensor(tensor.elem)
+    return bool(inner.requires_grad and inner.is_leaf and not inner._is_view())
 
 
 def _set_kernel(operation: Any, key: Any, kernel: Callable[..., Any] | None) -> None:
