@@ -359,8 +359,11 @@ def plan_reserved(
     time_limit: float | None = None,
     progress: Callable[[int, int, float | None, int], object] | None = None,
     store: str | None = None,
+    is_any: bool = False,
 ) -> tuple[Plan, Footprint]:
-    """A plan for which the allocator reserves at most `budget`."""
+    """A plan for which the allocator reserves at most `budget`; if `is_any`, the first that does,
+    whatever the effort.
+    """
 
 @final
 class Replayed:

@@ -1,6 +1,6 @@
 //! Plans within what may be reserved: they hold, and a budget that an error names can be met.
 
-use rekindle_allocator::{ReserveError, Segments, footprint, plan_reserved};
+use rekindle_allocator::{ReserveError, Segments, fit_reserved, footprint, plan_reserved};
 use rekindle_graph::{Bytes, Graph, GraphParts, Node, Phase, Role, Schedule, Storage, StorageId};
 use rekindle_plan::{Effort, NoWatch, Options};
 
@@ -67,4 +67,32 @@ fn a_budget_that_is_named_can_be_met() {
         }
     }
     assert!(named > 20 && planned > 20, "both happen: {named}, {planned}");
+}
+
+/// Whatever effort a plan is asked for with: where any plan fits, there is one.
+#[test]
+fn what_fits_can_be_planned() {
+    let (mut fits, mut refused) = (0, 0);
+    for seed in 0..12 {
+        let graph = chain(seed);
+        let segments = if seed % 2 == 0 { Segments::Fixed } else { Segments::Expandable };
+        let plain = footprint(&graph, &Schedule::plain(&graph), segments).expect("valid").reserved;
+        for part in [3, 4, 5, 8] {
+            let budget = Bytes(plain.get() * part / 8);
+            let any = fit_reserved(&graph, budget, segments, &Options::default(), &mut NoWatch);
+            match &any {
+                Ok((_, found)) => assert!(found.reserved <= budget, "seed {seed}, {part} / 8"),
+                Err(_) => refused += 1,
+            }
+            fits += i32::from(any.is_ok());
+            for level in [0, 2] {
+                let effort = Effort::new(level).expect("a level");
+                let options = Options { effort, ..Options::default() };
+                let planned = plan_reserved(&graph, budget, segments, &options, &mut NoWatch);
+                assert!(any.is_err() || planned.is_ok(), "seed {seed}, {part} / 8, effort {level}");
+                assert!(part < 8 || planned.is_ok_and(|(plan, _)| plan.stats.recomputed == 0));
+            }
+        }
+    }
+    assert!(fits > 8 && refused > 8, "both happen: {fits}, {refused}");
 }

@@ -59,12 +59,44 @@ pub fn plan(
     options: &Options,
     watch: &mut dyn Watch,
 ) -> Result<Planned, PlanError> {
+    if let Some(planned) = plan_aimed(graph, budget, options, watch)? {
+        return Ok(planned);
+    }
+    // A strategy may go lower when no budget tells it where to look. This also makes the smallest
+    // budget in a refusal one that works: it is the same for every budget that is refused.
+    let found = lowest(graph, options, watch)?;
+    let natural = Timeline::natural(graph);
+    let mut answer = planned::finish(graph, budget, found, options, &natural);
+    if let Err(PlanError::Infeasible(why)) = &mut answer
+        && options.store.is_some()
+        && !options.strategy.needs_store
+    {
+        let without = Options { store: None, ..options.clone() };
+        let peak = lowest(graph, &without, watch)?.timeline.peak;
+        why.smallest_without_store = Some(peak);
+    }
+    answer
+}
+
+/// The plan that the strategy finds when it aims at the budget; `None` if it finds none that fits.
+///
+/// Where [`plan`] would go on to look for the smallest budget, this ends: it is for callers that ask
+/// at many budgets, and for one [`smallest`] beside them.
+///
+/// # Errors
+/// Only what [`plan`] gives for reasons other than the budget.
+pub fn plan_aimed(
+    graph: &Graph,
+    budget: Bytes,
+    options: &Options,
+    watch: &mut dyn Watch,
+) -> Result<Option<Planned>, PlanError> {
     refuse_transfers(graph)?;
     let natural = Timeline::natural(graph);
     let strategy = options.strategy;
     if natural.peak <= budget {
         let plain = Draft::plain(graph).replay(graph, strategy)?;
-        return planned::finish(graph, budget, plain, options, &natural);
+        return planned::finish(graph, budget, plain, options, &natural).map(Some);
     }
     if strategy.needs_store && options.store.is_none() {
         return Err(PlanError::NeedsStore { strategy: strategy.name });
@@ -75,22 +107,10 @@ pub fn plan(
             .freeing_after_last_use(graph)
             .replay(graph, strategy)?;
         if replayed.draft.stopped || replayed.timeline.peak <= budget {
-            return planned::finish(graph, budget, replayed, options, &natural);
+            return planned::finish(graph, budget, replayed, options, &natural).map(Some);
         }
     }
-    // A strategy may go lower when no budget tells it where to look. This also makes the smallest
-    // budget in a refusal one that works: it is the same for every budget that is refused.
-    let found = lowest(graph, options, watch)?;
-    let mut answer = planned::finish(graph, budget, found, options, &natural);
-    if let Err(PlanError::Infeasible(why)) = &mut answer
-        && options.store.is_some()
-        && !strategy.needs_store
-    {
-        let without = Options { store: None, ..options.clone() };
-        let peak = lowest(graph, &without, watch)?.timeline.peak;
-        why.smallest_without_store = Some(peak);
-    }
-    answer
+    Ok(None)
 }
 
 /// The plan with the smallest peak that the strategy knows how to reach.

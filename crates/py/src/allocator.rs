@@ -2,8 +2,8 @@
 
 use pyo3::prelude::*;
 use rekindle_allocator::{
-    Caching, FootprintError, Request, ReserveError, SegmentThere, Segments, footprint_within,
-    plan_reserved, replay_requests,
+    Caching, FootprintError, Request, ReserveError, SegmentThere, Segments, fit_reserved,
+    footprint_within, plan_reserved, replay_requests,
 };
 use rekindle_graph::{Bytes, Schedule};
 
@@ -87,11 +87,11 @@ pub(crate) fn footprint(
     }
 }
 
-/// Plans so that the allocator reserves at most `budget`.
+/// Plans so that the allocator reserves at most `budget`; if `is_any`, the first plan that does.
 #[pyfunction(name = "plan_reserved")]
 #[pyo3(signature = (
     graph, budget, *, expandable = false, strategy = "search", effort = None, time_limit = None,
-    progress = None, store = None
+    progress = None, store = None, is_any = false
 ))]
 pub(crate) fn plan_for_reserved(
     py: Python<'_>,
@@ -103,11 +103,13 @@ pub(crate) fn plan_for_reserved(
     time_limit: Option<f64>,
     progress: Option<Py<PyAny>>,
     store: Option<&str>,
+    is_any: bool,
 ) -> PyResult<(Plan, Footprint)> {
     let options = options(py, strategy, effort, store)?;
     let mut watch = PythonWatch::new(time_limit, progress);
     let (graph, segments) = (&graph.graph, segments(expandable));
-    let found = py.detach(|| plan_reserved(graph, Bytes(budget), segments, &options, &mut watch));
+    let plan = if is_any { fit_reserved } else { plan_reserved };
+    let found = py.detach(|| plan(graph, Bytes(budget), segments, &options, &mut watch));
     watch.finish()?;
     match found {
         Ok((planned, footprint)) => Ok((planned.into(), Footprint { footprint })),

@@ -97,19 +97,24 @@ def _wiring(node: _native.Node) -> tuple[Any, ...]:
 
 
 def largest(fits: Callable[[int], bool], is_likely: Callable[[int], bool | None]) -> int:
-    """The largest number that fits; 0 if 1 does not. `is_likely` is cheap, and knows or says None;
-    `fits` decides.
+    """A number that fits while the next one does not, as large as is found; 0 if 1 does not fit.
+    `is_likely` is cheap, and knows or says None; `fits` decides.
     """
-    guess = _search(lambda n: bool(is_likely(n))) if is_likely(1) is not None else 0
-    if guess and fits(guess) and not fits(guess + 1):
-        return guess
-    return _search(fits)
+    guess = _search(lambda n: bool(is_likely(n)), 0) if is_likely(1) is not None else 0
+    return _search(fits, guess)
 
 
-def _search(fits: Callable[[int], bool]) -> int:
-    low, high = 0, 1
-    while high <= LARGEST_BATCH and fits(high):
-        low, high = high, 2 * high
+def _search(fits: Callable[[int], bool], guess: int) -> int:
+    """Goes up or down from the guess in steps that double, and then between the last two."""
+    step = 1
+    if guess and not fits(guess):
+        high = guess
+        while (low := max(high - step, 0)) and not fits(low):
+            high, step = low, 2 * step
+    else:
+        low = guess
+        while (high := low + step) <= LARGEST_BATCH and fits(high):
+            low, step = high, 2 * step
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)

@@ -50,7 +50,9 @@ class Way:
 
     fits: bool
     needed: int
-    """Bytes of the device, with margins; of a way that does not fit, the least that is known."""
+    """Bytes of the device, with margins, of a plan that fits; of a way that does not fit, the least
+    that is known.
+    """
 
     def __repr__(self) -> str:
         return f"{'fits' if self.fits else 'does not fit'}, {_size(self.needed)} predicted"
@@ -292,16 +294,26 @@ class TracedStep:
         return max(allowed - self.margin_bytes, 1)
 
     def _try(self, graph: _native.Graph, way: str, room: int) -> Way:
+        """Whether there is a plan; which is the fastest is not asked."""
         if way == "plain":
             needed = graph.peak
             if self.device.is_gpu:
                 found = _native.footprint(graph, expandable=self.expandable_segments)
                 needed = found.reserved
             return Way(needed <= room, needed + self.margin_bytes)
-        store = self.device.store if way == "offload" else None
+        if way == "planned":
+            return self._try_to_plan(graph, room, None)
+        # A plan that moves nothing is one, too.
+        alone = self._try_to_plan(graph, room, None)
+        if alone.fits:
+            return alone
+        moving = self._try_to_plan(graph, room, self.device.store)
+        return moving if moving.fits or moving.needed < alone.needed else alone
+
+    def _try_to_plan(self, graph: _native.Graph, room: int, store: str | None) -> Way:
         settings = Settings(room, "roofline", effort=FEASIBLE_EFFORT, store=store)
         try:
-            plan, footprint = self._plan(graph, settings, room)
+            plan, footprint = self._plan(graph, settings, room, is_any=True)
         except (InfeasibleBudget, DoesNotFit) as error:
             assert error.smallest is not None, "a planner names a budget that it can meet"
             return Way(False, error.smallest + self.margin_bytes)
@@ -309,7 +321,7 @@ class TracedStep:
         return Way(True, inside + self.margin_bytes)
 
     def _plan(
-        self, graph: _native.Graph, settings: Settings, room: int
+        self, graph: _native.Graph, settings: Settings, room: int, *, is_any: bool = False
     ) -> tuple[_native.Plan, _native.Footprint | None]:
         if not self.device.is_gpu:
             return plan_with(settings, graph, room), None
@@ -322,6 +334,7 @@ class TracedStep:
             time_limit=settings.time_limit,
             progress=ProgressLine(),
             store=settings.store,
+            is_any=is_any,
         )
 
 
