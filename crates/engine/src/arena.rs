@@ -1,5 +1,6 @@
 //! The arena: one block of memory that holds every tensor of a step.
 
+use std::io;
 use std::path::Path;
 
 use memmap2::MmapMut;
@@ -36,10 +37,7 @@ impl Arena {
         }
         let reserve = |reason: String| EngineError::Reserve { needed: size, reason };
         let len = usize::try_from(size.get().max(1)).map_err(|e| reserve(e.to_string()))?;
-        let mut map = MmapMut::map_anon(len).map_err(|e| reserve(e.to_string()))?;
-        // Huge pages are a matter of speed alone, so a kernel without them is no error.
-        #[cfg(target_os = "linux")]
-        let _ = map.advise(memmap2::Advice::HugePage);
+        let mut map = mapped(len).map_err(|e| reserve(e.to_string()))?;
         const PAGE: usize = 4096;
         // Often enough for a progress bar, and seldom enough to cost nothing.
         const TOLD: usize = 64 << 20;
@@ -63,6 +61,15 @@ impl Arena {
     pub(crate) fn bytes_mut(&mut self, span: Span) -> &mut [u8] {
         &mut self.map[span.offset..span.end()]
     }
+}
+
+/// At least so many zeroed bytes, in huge pages where the system has them.
+pub(crate) fn mapped(bytes: usize) -> io::Result<MmapMut> {
+    let map = MmapMut::map_anon(bytes.max(1))?;
+    // Huge pages are a matter of speed alone, so a kernel without them is no error.
+    #[cfg(target_os = "linux")]
+    let _ = map.advise(memmap2::Advice::HugePage);
+    Ok(map)
 }
 
 /// The most bytes that this process ever had in memory, as the system counts them (`VmHWM`); `None`

@@ -14,9 +14,11 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use memmap2::MmapMut;
 use rekindle_graph::Bytes;
 
 use crate::EngineError;
+use crate::arena::mapped;
 use crate::moves::PAGE;
 
 /// What a store is made of. Ranges that are used at the same time do not meet, unless they are only
@@ -65,23 +67,22 @@ const REQUEST: usize = 4 << 20;
 #[derive(Clone)]
 struct Page([u8; PAGE_BYTES]);
 
-/// Memory that begins where direct input and output wants it.
-pub struct PageBuffer(Vec<Page>);
+/// Memory that begins where direct input and output wants it, in pages as large as an arena's:
+/// those of 4 KiB were read into at half the speed.
+pub struct PageBuffer(MmapMut);
 
 impl PageBuffer {
     /// At least so many zeroed bytes.
-    pub fn new(bytes: usize) -> PageBuffer {
-        PageBuffer(vec![Page([0; PAGE_BYTES]); bytes.div_ceil(PAGE_BYTES)])
+    ///
+    /// # Errors
+    /// If the system does not give them.
+    pub fn new(bytes: usize) -> io::Result<PageBuffer> {
+        Ok(PageBuffer(mapped(bytes)?))
     }
 
     /// Its first `bytes` bytes.
     pub fn first(&mut self, bytes: usize) -> &mut [u8] {
-        // SAFETY: a page is an array of bytes, and pages follow each other without padding.
-        let all = unsafe {
-            let count = size_of_val(&self.0[..]);
-            std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast::<u8>(), count)
-        };
-        &mut all[..bytes]
+        &mut self.0[..bytes]
     }
 }
 
@@ -330,7 +331,7 @@ mod tests {
             let room = 2 * REQUEST as u64;
             let all = Bytes(sizes.len() as u64 * room);
             let store = FileStore::with_caching(&folder, all, caching).expect("room");
-            let mut memory = PageBuffer::new(2 * REQUEST);
+            let mut memory = PageBuffer::new(2 * REQUEST).expect("memory");
             let value = |slot: usize, at: usize| (slot + at + at / PAGE_BYTES) as u8;
             for (slot, size) in sizes.into_iter().enumerate() {
                 let bytes = memory.first(size);

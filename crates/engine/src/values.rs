@@ -81,7 +81,8 @@ impl Engine {
             Home::Arena(span) => return each(&self.arena.bytes(span)[..bytes]),
             Home::Store(slot) => slot,
         };
-        let mut buffer = PageBuffer::new(PIECE.min(bytes));
+        let buffer = PageBuffer::new(PIECE.min(bytes));
+        let mut buffer = buffer.map_err(|error| self.store_failed(Direction::In, &error))?;
         for at in (0..bytes).step_by(PIECE) {
             let piece = buffer.first(PIECE.min(bytes - at));
             let read = self.backing().read(slot + at as u64, piece);
@@ -109,7 +110,8 @@ impl Engine {
             Home::Arena(span) => return each(&mut self.arena.bytes_mut(span)[..bytes]),
             Home::Store(slot) => slot,
         };
-        let mut buffer = PageBuffer::new(PIECE.min(bytes));
+        let buffer = PageBuffer::new(PIECE.min(bytes));
+        let mut buffer = buffer.map_err(|error| self.store_failed(Direction::Out, &error))?;
         for at in (0..bytes).step_by(PIECE) {
             let piece = buffer.first(PIECE.min(bytes - at));
             each(piece)?;

@@ -8,8 +8,7 @@
 //!
 //! A device is faster for its first bytes than for the next, and not always equally fast. So
 //! transfers out, transfers in and both at once take turns until [`ENOUGH`] time is over or so many
-//! bytes are moved, and what counts is all of their time, pauses included. Their memory is not
-//! always the same, either: bytes that come into what a processor's cache holds take longer.
+//! bytes are moved, and what counts is all of their time, pauses included.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -28,10 +27,6 @@ const LARGEST: usize = 16 << 20;
 const FILE: usize = 256 << 20;
 /// Bytes in one turn of a direction, at least one transfer.
 const TURN: usize = 64 << 20;
-/// Memory that transfers go round in, within half of what the step may use. On a virtual disk, reads
-/// into 8 to 128 MiB came at 1.3 to 1.7 GB/s, into 640 MiB at 2.3 GB/s, and in a training step at
-/// 3.4 GB/s.
-const MEMORY: usize = 512 << 20;
 /// Transfers of the smaller size in one turn.
 const SMALL_TRANSFERS: u64 = 8;
 /// How long turns go on. On a virtual disk the rate of a gigabyte and a half differed by a quarter
@@ -52,8 +47,7 @@ pub struct MeasuredStore {
     pub processor: [f64; 2],
 }
 
-/// Measures a store in `folder` that may hold `limit`, for storages such as those of `graph`, in
-/// less memory than `room`, which the step may use.
+/// Measures a store in `folder` that may hold `limit`, for storages such as those of `graph`.
 ///
 /// # Errors
 /// If no file can be made there, or it cannot be written or read.
@@ -61,10 +55,9 @@ pub fn measure_store(
     folder: &Path,
     limit: Option<Bytes>,
     graph: &Graph,
-    room: Bytes,
 ) -> Result<MeasuredStore, ProfileError> {
     let file = FileStore::new(folder, Bytes(2 * FILE as u64))?;
-    let probe = Probe::new(&file, sizes(graph), memory(room));
+    let probe = Probe::new(&file, sizes(graph));
     let measured = probe.run().map_err(|error| EngineError::Store {
         what: "measure",
         name: file.name(),
@@ -93,34 +86,11 @@ fn sizes(graph: &Graph) -> [usize; 2] {
     [within(at(1), SMALLEST).min(large / 4).next_multiple_of(SMALLEST), large]
 }
 
-/// How much memory transfers go round in.
-fn memory(room: Bytes) -> usize {
-    usize::try_from(room.get() / 2).map_or(MEMORY, |half| half.min(MEMORY))
-}
-
 /// Transfers to and from a file, timed.
 struct Probe<'f> {
     file: &'f FileStore,
     small: usize,
     large: usize,
-    /// Large pieces of memory for each direction, at least one.
-    pieces: usize,
-}
-
-/// The memory of one direction, and which piece of it is next.
-struct Memory {
-    buffer: PageBuffer,
-    pieces: usize,
-    next: usize,
-}
-
-impl Memory {
-    /// The next piece's first bytes.
-    fn piece(&mut self, size: usize, bytes: usize) -> &mut [u8] {
-        let start = self.next * size;
-        self.next = (self.next + 1) % self.pieces;
-        &mut self.buffer.first(start + size)[start..][..bytes]
-    }
 }
 
 /// What one direction took, in microseconds.
@@ -142,41 +112,38 @@ enum Way {
 }
 
 impl Probe<'_> {
-    fn new(file: &FileStore, [small, large]: [usize; 2], memory: usize) -> Probe<'_> {
-        Probe { file, small, large, pieces: (memory / 2 / large).max(1) }
-    }
-
-    fn memory(&self) -> Memory {
-        let bytes = self.pieces * self.large;
-        let mut buffer = PageBuffer::new(bytes);
-        buffer.first(bytes).iter_mut().enumerate().for_each(|(i, byte)| *byte = i as u8);
-        Memory { buffer, pieces: self.pieces, next: 0 }
+    fn new(file: &FileStore, [small, large]: [usize; 2]) -> Probe<'_> {
+        Probe { file, small, large }
     }
 
     fn run(&self) -> std::io::Result<MeasuredStore> {
-        let mut memory = [self.memory(), self.memory()];
+        // One for each direction, both touched before anything is timed.
+        let mut buffers = [PageBuffer::new(self.large)?, PageBuffer::new(self.large)?];
+        for buffer in &mut buffers {
+            buffer.first(self.large).iter_mut().enumerate().for_each(|(i, byte)| *byte = i as u8);
+        }
         // Every place once, so that the first write of one is not measured.
         for place in 0..2 * self.places() {
-            self.transfer(Way::Out, place, self.large, &mut memory[0])?;
+            self.transfer(Way::Out, place, self.large, &mut buffers[0])?;
         }
         let mut ways = [Times::default(), Times::default()];
         let mut both = 0.0;
         let started = Instant::now();
         for turn in 0..MOST_TURNS as u64 {
             let directions = [Way::Out, Way::In].into_iter().zip(&mut ways);
-            for ((way, times), memory) in directions.zip(&mut memory) {
+            for ((way, times), buffer) in directions.zip(&mut buffers) {
                 for number in 0..SMALL_TRANSFERS {
                     let began = Instant::now();
                     let place = turn * SMALL_TRANSFERS + number;
-                    self.transfer(way, place, self.small, memory)?;
+                    self.transfer(way, place, self.small, buffer)?;
                     times.small.push(micros(began));
                 }
                 let before = processor_time();
-                let (count, took) = self.turn(way, turn, memory)?;
+                let (count, took) = self.turn(way, turn, buffer)?;
                 times.processor += processor_time() - before;
                 times.alone = (times.alone.0 + count, times.alone.1 + took);
             }
-            both += self.both_at_once(turn, &mut ways, &mut memory)?;
+            both += self.both_at_once(turn, &mut ways, &mut buffers)?;
             if started.elapsed() >= ENOUGH {
                 break;
             }
@@ -194,18 +161,17 @@ impl Probe<'_> {
         way: Way,
         place: u64,
         bytes: usize,
-        memory: &mut Memory,
+        buffer: &mut PageBuffer,
     ) -> std::io::Result<()> {
         let at = place % (2 * self.places()) * self.large as u64;
-        let piece = memory.piece(self.large, bytes);
         match way {
-            Way::Out => self.file.write(at, piece),
-            Way::In => self.file.read(at, piece),
+            Way::Out => self.file.write(at, buffer.first(bytes)),
+            Way::In => self.file.read(at, buffer.first(bytes)),
         }
     }
 
     /// Large transfers, one after the other: how many, and how long they took.
-    fn turn(&self, way: Way, turn: u64, memory: &mut Memory) -> std::io::Result<(u64, f64)> {
+    fn turn(&self, way: Way, turn: u64, buffer: &mut PageBuffer) -> std::io::Result<(u64, f64)> {
         let count = (TURN / self.large).max(1) as u64;
         // Each direction has a half of the file.
         let first = match way {
@@ -214,7 +180,7 @@ impl Probe<'_> {
         };
         let began = Instant::now();
         for number in turn * count..(turn + 1) * count {
-            self.transfer(way, first + number % self.places(), self.large, memory)?;
+            self.transfer(way, first + number % self.places(), self.large, buffer)?;
         }
         Ok((count, micros(began).get()))
     }
@@ -224,15 +190,15 @@ impl Probe<'_> {
         &self,
         turn: u64,
         ways: &mut [Times; 2],
-        memory: &mut [Memory; 2],
+        buffers: &mut [PageBuffer; 2],
     ) -> std::io::Result<f64> {
         let threads = Threads::new(2);
-        let memory = memory.each_mut().map(std::sync::Mutex::new);
+        let buffers = buffers.each_mut().map(std::sync::Mutex::new);
         let results = [(); 2].map(|()| std::sync::Mutex::new(Ok((0, 0.0))));
         let began = Instant::now();
         threads.run(2, &|_, task| {
             let way = [Way::Out, Way::In][task];
-            let done = self.turn(way, turn, &mut memory[task].lock().expect("nobody panics"));
+            let done = self.turn(way, turn, &mut buffers[task].lock().expect("nobody panics"));
             *results[task].lock().expect("nobody panics") = done;
         });
         let took = micros(began).get();
@@ -343,7 +309,7 @@ mod tests {
     fn two_channels_are_two_if_that_takes_less_time() {
         let folder = std::env::temp_dir();
         let file = FileStore::new(&folder, Bytes(1)).expect("room");
-        let probe = Probe::new(&file, [1 << 20, 4 << 20], 16 << 20);
+        let probe = Probe::new(&file, [1 << 20, 4 << 20]);
         let times = |alone: f64, together: f64| Times {
             small: vec![Micros(alone / 4.0)],
             alone: (1, alone),
@@ -363,16 +329,14 @@ mod tests {
     #[test]
     fn a_store_in_a_folder_has_numbers_that_can_be() {
         let measured =
-            measure_store(&std::env::temp_dir(), Some(Bytes(7)), &graph(), Bytes(1 << 20))
-                .expect("room");
+            measure_store(&std::env::temp_dir(), Some(Bytes(7)), &graph()).expect("room");
         assert!(measured.processor.iter().all(|&takes| takes >= 0.0 && takes.is_finite()));
         let store = measured.store;
         assert!(store.out_rate.get() > 0.0 && store.out_rate.get().is_finite());
         assert!(store.in_rate.get() > 0.0 && store.in_rate.get().is_finite());
         assert!(store.latency.get() >= 0.0);
         assert_eq!(store.limit, Some(Bytes(7)));
-        let missing =
-            measure_store(Path::new("/there/is/no/such/folder"), None, &graph(), Bytes(0));
+        let missing = measure_store(Path::new("/there/is/no/such/folder"), None, &graph());
         let text = missing.expect_err("no folder").to_string();
         assert!(text.contains("/there/is/no/such/folder"), "{text}");
     }

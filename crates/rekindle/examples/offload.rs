@@ -99,7 +99,7 @@ fn main() -> Result<(), Box<dyn StdError>> {
     let arena = plain.predicted().arena;
     let budget = Bytes((arena.get() as f64 * percent / 100.0) as u64);
     let offload = Some(Offload { folder: Path::new(folder).to_owned(), limit: None });
-    let moving = with_store(&FitOptions { offload, ..alone.clone() }, plain.graph(), budget)?;
+    let moving = with_store(&FitOptions { offload, ..alone.clone() }, plain.graph())?;
     let graph = profile_layout(&model, &plain, &alone, &mut |_| {})?;
 
     let engine = set_up(&plain, SEED, None, &mut |_| {})?;

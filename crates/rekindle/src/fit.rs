@@ -119,21 +119,20 @@ pub fn fit(
     budget: Bytes,
     options: &FitOptions,
 ) -> Result<Fitted, Error> {
-    let options = &with_store(options, plain.graph(), budget)?;
+    let options = &with_store(options, plain.graph())?;
     let graph = profile(model, plain, budget, options, &mut |_| {})?;
     fit_profiled(&model.program, &graph, budget, options, &mut NoWatch)
 }
 
 /// The same options with the planner's view of the store: measured for storages such as those of
-/// `graph`, if there is a folder for one and no view of it yet. That takes about two seconds, and
-/// less memory than `budget`.
+/// `graph`, if there is a folder for one and no view of it yet. That takes about two seconds.
 ///
 /// # Errors
 /// If no file can be made in the folder, or it fails.
-pub fn with_store(options: &FitOptions, graph: &Graph, budget: Bytes) -> Result<FitOptions, Error> {
+pub fn with_store(options: &FitOptions, graph: &Graph) -> Result<FitOptions, Error> {
     let mut options = options.clone();
     if let (Some(offload), None) = (&options.offload, options.plan.store) {
-        let measured = measure_store(&offload.folder, offload.limit, graph, budget)?;
+        let measured = measure_store(&offload.folder, offload.limit, graph)?;
         (options.plan.store, options.processor) = (Some(measured.store), measured.processor);
     }
     Ok(options)

@@ -107,7 +107,7 @@ pub fn max_batch(
 ) -> Result<MaxBatch, Error> {
     let threads = options.fit.threads;
     let one = build(1)?;
-    let fit = with_store(&options.fit, &lower(&one.program, threads), options.budget)?;
+    let fit = with_store(&options.fit, &lower(&one.program, threads))?;
     let options = &MaxBatchOptions { fit, ..options.clone() };
     let mut largest_plain = None;
     let plain_size = largest(0, 1, 1, EXACT, |batch| {

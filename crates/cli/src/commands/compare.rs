@@ -100,7 +100,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let first = arguments.step.build(arguments.batch_sizes[0])?;
     let lines = Lines { shown: !arguments.json, indent: "" };
     let first = rekindle::plain(&first, options.threads);
-    let options = arguments.offloading.add(options, &first, Some(arguments.budget), &lines)?;
+    let options = arguments.offloading.add(options, &first, &lines)?;
     if !arguments.json {
         println!("{}", table::header());
     }

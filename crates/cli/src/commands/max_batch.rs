@@ -55,7 +55,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let fit = training.fit_options(arguments.planning.options());
     let build = |batch| training.model(&arguments.step.model, batch);
     let one = rekindle::plain(&build(1)?, fit.threads);
-    let fit = arguments.offloading.add(fit, &one, Some(arguments.budget), &lines)?;
+    let fit = arguments.offloading.add(fit, &one, &lines)?;
     let options = MaxBatchOptions { budget, max_overhead: arguments.max_overhead, fit };
     let mut meter = Meter::new(arguments.planning.limit()?);
     let found = max_batch(&build, &options, &mut meter);

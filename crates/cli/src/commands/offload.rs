@@ -63,12 +63,11 @@ impl Offloading {
     }
 
     /// The options with a store in the folder, which is measured for storages such as those of this
-    /// step, within its budget; as they are without a folder.
+    /// step; as they are without a folder.
     pub(crate) fn add(
         &self,
         options: FitOptions,
         step: &Layout,
-        budget: Option<Budget>,
         lines: &Lines,
     ) -> anyhow::Result<FitOptions> {
         let Some(folder) = &self.offload else {
@@ -77,9 +76,7 @@ impl Offloading {
         let limit = self.offload_limit.or_else(|| free_bytes(folder));
         let offload = Some(Offload { folder: folder.clone(), limit });
         let started = Instant::now();
-        let arena = step.predicted().arena;
-        let room = budget.map_or(arena, |budget| budget.resolve(arena));
-        let mut options = with_store(&FitOptions { offload, ..options }, step.graph(), room)?;
+        let mut options = with_store(&FitOptions { offload, ..options }, step.graph())?;
         options.plan.store = options.plan.store.map(rounded);
         if let Some(store) = options.plan.store {
             let (limit, took) = (self.offload_limit, started.elapsed().as_secs_f64());

@@ -114,7 +114,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         ),
     );
     let plain = rekindle::plain(&model, options.threads);
-    let options = arguments.offloading.add(options, &plain, arguments.budget, &lines)?;
+    let options = arguments.offloading.add(options, &plain, &lines)?;
     let staged = stages(arguments, &model, &plain, &options, &lines)?;
     let checked = match (&staged, arguments.check) {
         (Some(staged), true) => Some(check(arguments, &model, &plain, staged, &lines)?),

@@ -137,7 +137,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     lines.line("data", data.text());
     let memory = Memory { data: arguments.data.memory() };
     let plain = rekindle::plain(&model, options.threads);
-    let options = arguments.offloading.add(options, &plain, arguments.budget, &lines)?;
+    let options = arguments.offloading.add(options, &plain, &lines)?;
     let staged = stages(arguments, &model, &plain, memory, &options, &lines)?;
     if let Some(Staged { fitted, .. }) = &staged {
         let stem = format!("{}_bs{}", source.name(), arguments.model.batch_size);

@@ -72,7 +72,7 @@ pub(super) fn profile(
     };
     let plain = rekindle::plain(model, options.threads);
     let lines = Lines { shown: !arguments.json, indent: "" };
-    let options = arguments.offloading.add(options, &plain, arguments.memory_limit, &lines)?;
+    let options = arguments.offloading.add(options, &plain, &lines)?;
     let limit = arguments.memory_limit.map(|limit| limit.resolve(plain.predicted().live));
     let layout = match limit {
         Some(limit) => rekindle::layout_within(&plain, limit, &options)?,
