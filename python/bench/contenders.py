@@ -199,11 +199,16 @@ def serve(orders: Connection, case: str, kind: Kind, gradients: Path) -> None:
     contender = Contender(case, kind)
     contender.train(gradients)
     orders.send(contender.trained)
+    run_at_orders(orders, contender.run, contender.module)
+
+
+def run_at_orders(orders: Connection, run: Callable[[], object], module: torch.nn.Module) -> None:
+    """A step at each order, until there is nobody to give one."""
     try:
         while True:
             orders.recv()
-            contender.run()
-            contender.module.zero_grad(set_to_none=True)
+            run()
+            module.zero_grad(set_to_none=True)
             orders.send("done")
     except EOFError:
         pass

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 from complaints import LENGTH, ROWS, WIDTH, Network
-from contenders import SEED, Kind, Trained
+from contenders import SEED, Kind, Trained, run_at_orders
 from full_models import Case, UNet, images, masked, segmented, shifted, vision
 from torch import Tensor, nn
 from torch._functorch import config as functorch_config
@@ -232,11 +232,4 @@ def serve(orders: Connection, name: str, kind: Kind, exact: Path) -> None:
         contender = Contender(name, kind)
         contender.show(exact)
         orders.send(contender.trained)
-        try:
-            while True:
-                orders.recv()
-                contender.run()
-                contender.module.zero_grad(set_to_none=True)
-                orders.send("done")
-        except EOFError:
-            pass
+        run_at_orders(orders, contender.run, contender.module)

@@ -22,6 +22,7 @@ mod bench_zoo;
 mod boundaries;
 mod browser;
 mod commands;
+mod contest;
 mod documents;
 mod markdown;
 mod own_model;
