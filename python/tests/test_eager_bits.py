@@ -12,6 +12,7 @@ import unittest
 from collections.abc import Callable
 from unittest import mock
 
+import numpy
 import rekindle
 import torch
 from rekindle.torch import eager_route
@@ -271,6 +272,56 @@ class Collecting(nn.Module):
         return found["value"].square().mean()
 
 
+class Preparing(nn.Module):
+    """Registers hooks on its parts in its first forward, as libraries do that record outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(32)
+        self.layers = nn.ModuleList(nn.Linear(32, 32) for _ in range(2))
+        self.is_prepared = False
+        self.last: torch.Tensor | None = None
+
+    def prepare(self) -> None:
+        for layer in self.layers:
+            layer.register_forward_hook(lambda _module, _args, output: torch.tanh(output))
+        self.is_prepared = True
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = functional.dropout(self.norm(x), 0.5)
+        if not self.is_prepared:
+            self.prepare()
+        for layer in self.layers:
+            x = layer(x)
+        self.last = x.detach()
+        return x.square().mean()
+
+
+class Padded(nn.Module):
+    """Asks whether there is padding in its tokens, as libraries do that warn of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(16, 32)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        words = self.words(tokens)
+        return words.square().mean() if 0 in tokens[:, [-1, 0]] else words.abs().mean()
+
+
+class Masking(nn.Module):
+    """Draws a mask with NumPy, as models of speech do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(32, 32) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.tanh(self.layers[0](x))
+        x = x * torch.from_numpy(numpy.random.randint(0, 2, size=32))
+        return self.layers[1](x).square().mean()
+
+
 class Drawing(nn.Module):
     """Draws numbers that nobody reads, and drops a layer with a probability."""
 
@@ -318,6 +369,39 @@ class Routes(Case):
         self.assertEqual(len(session_of(planned).planned), 1)
         self.assertIsNone(COLLECTED.get())
         self.assertFalse(LOCK.locked())
+
+    def test_hooks_of_the_first_forward_end_no_graph(self) -> None:
+        torch.manual_seed(0)
+        planned = self.assert_alike(Preparing(), torch.randn(BATCH))
+        (step,) = session_of(planned).planned
+        runs = [node.op for node in step.graph.nodes if node.op == "aten.tanh.default"]
+        self.assertEqual(len(runs), 2, "each hook is registered once, and planned")
+        self.assertEqual([len(layer._forward_hooks) for layer in planned.layers], [1, 1])
+        self.assertEqual(planned.norm.num_batches_tracked, 3)
+
+    def test_whether_a_value_is_in_a_tensor_ends_no_graph(self) -> None:
+        torch.manual_seed(0)
+        module, tokens = Padded(), torch.arange(1, 16).view(5, 3)
+        planned = rekindle.compile(copy.deepcopy(module), 1.0, profile="roofline", effort=1)
+        for batch in (tokens, tokens - 1, tokens):
+            losses = [part(batch) for part in (module, planned)]
+            self.assertTrue(torch.equal(*losses))
+            for loss in losses:
+                loss.backward()
+            self.assertTrue(torch.equal(module.words.weight.grad, planned.words.weight.grad))
+        self.assertEqual(session_of(planned).ends, set())
+        # With gradients of an earlier step there is a plan of its own.
+        self.assertEqual(len(session_of(planned).planned), 3, "a plan for each way")
+
+    def test_numpy_draws_what_it_draws_in_eager(self) -> None:
+        torch.manual_seed(0)
+        module, x = Masking(), torch.randn(BATCH)
+        planned = rekindle.compile(copy.deepcopy(module), 1.0, profile="roofline", effort=1)
+        losses = []
+        for part in (module, planned):
+            numpy.random.seed(5)
+            losses.append([part(x).item() for _ in range(3)])
+        self.assertEqual(*losses)
 
     def test_a_mistake_of_ours_is_not_taken_for_the_models(self) -> None:
         planned = rekindle.compile(Drawing(0.0), 1.0, profile="roofline", effort=1)

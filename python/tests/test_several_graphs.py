@@ -55,6 +55,19 @@ class Apart(Broken):
         return self.second(value).square().mean()
 
 
+class Turned(nn.Module):
+    """Its second half lays out a picture, and its gradient, in another way than the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 10, 3), nn.LayerNorm(10)
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        value = self.first(value)
+        torch._dynamo.graph_break()
+        return self.second(value.permute(0, 2, 3, 1)).tanh().square().mean()
+
+
 def step(module: nn.Module, batch: torch.Tensor) -> tuple[int, list[torch.Tensor]]:
     """The peak and the gradients of one step."""
     module.zero_grad()
@@ -85,6 +98,19 @@ class Together(unittest.TestCase):
         session = session_of(model)
         self.assertEqual(len(session.planned), 2)
         self.assertIs(session.state, State.RUNNING)
+
+    def test_a_gradient_crosses_as_eager_lays_it_out(self) -> None:
+        module, batch = Turned(), torch.randn(8, 3, 18, 18)
+        _, plain = step(module, batch)
+        for share in (0.85, 1.0):
+            model = rekindle.compile(module, share, **QUICK)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                for _ in range(3):
+                    _, gradients = step(model, batch)
+                    for ours, theirs in zip(gradients, plain, strict=True):
+                        self.assertTrue(torch.equal(ours, theirs))
+            self.assertEqual(len(session_of(model).planned), 2)
 
     def test_halves_that_are_captured_apart(self) -> None:
         """That there are two is seen when both have run: the first step is said to need more, the

@@ -29,7 +29,9 @@ class BitCheck:
         self.forward_names = [str(value) for value in planned.joint.forward_outputs]
         self.gradient_names = [f"the gradient {value}" for value in planned.joint.gradients]
         self.plain_forward: Boxed | None = boxed(planned.plain.forward)
-        self.plain_backward: Boxed | None = boxed(planned.plain.backward)
+        self.plain_backward: Boxed | None = boxed(
+            planned.plain.backward, tangents=self.num_tangents
+        )
         self.saved: list[Any] = []
 
     def forward(self, run: Boxed) -> Boxed:

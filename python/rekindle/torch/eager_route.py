@@ -7,10 +7,13 @@ depends on the values of a tensor, so they ask in order not to branch. Inside a 
 * code outside of PyTorch that asks is told that nothing is compiled. Where the graph would end
   because of that answer, and does not end with the other one, the other one is given: such code
   avoids what Dynamo cannot follow, and rarely computes something else;
-* a branch on a tensor that follows from at most one input of the call is decided with the values of
-  this call. Where there is an input, a guard decides it anew in each call: another answer is
-  another graph, with a plan of its own. A branch on a random number that goes one way whatever is
-  drawn (a layer that is dropped with probability zero) goes that way;
+* a branch on a tensor that follows from at most one input of the call, or a truth value that is
+  made of one (`item()`, `in`), is decided with the values of this call. Where there is an input, a
+  guard decides it anew in each call: another answer is another graph, with a plan of its own. A
+  branch on a random number that goes one way whatever is drawn (a layer that is dropped with
+  probability zero) goes that way;
+* what NumPy draws is drawn by NumPy, and ends the graph: traced, it would be drawn by PyTorch, and
+  be something else;
 * what is only said (a logger's messages, warnings) is left out of the capture, and locks and
   context variables do not end a graph (`python_context`).
 
@@ -35,6 +38,7 @@ from rekindle.torch.interfaces import (
     branch_value,
     constant_in_dynamo,
     decide_branches,
+    decide_truths,
     dynamo_config,
     guard_value,
     without_fakes,
@@ -68,7 +72,10 @@ class Route:
             followed() if is_whole else nullcontext(),
             answer_to_libraries(self._answer),
             decide_branches(_decide),
-            dynamo_config.patch(ignore_logging_functions=_said_only()),
+            decide_truths(_decide),
+            dynamo_config.patch(
+                ignore_logging_functions=_said_only(), use_numpy_random_stream=True
+            ),
         ):
             yield
 

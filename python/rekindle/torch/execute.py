@@ -8,20 +8,25 @@ values die where they are last read. AOTAutograd calls a function marked `_boxed
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
 from torch import fx
 
-from rekindle.torch.interfaces import mark_boxed
+from rekindle.torch.interfaces import mark_boxed, name_of
 from rekindle.torch.transfers import NODES, Transfers
 
 Boxed = Callable[[list[Any]], Any]
 
 
-def boxed(module: fx.GraphModule, transfers: Transfers | None = None) -> Boxed:
+VIEW, RESHAPE = torch.ops.aten.view.default, torch.ops.aten.reshape.default
+
+
+def boxed(module: fx.GraphModule, transfers: Transfers | None = None, tangents: int = 0) -> Boxed:
     """The module as a function of one list, which it empties. Values that it moves go where
-    `transfers` takes them.
+    `transfers` takes them. The last of its inputs, so many, may be laid out in memory in another
+    way than it was traced for: what cannot be a view of them then is a copy, as in eager.
     """
     graph = fx.Graph()
     arguments = graph.placeholder("arguments")
@@ -31,11 +36,14 @@ def boxed(module: fx.GraphModule, transfers: Transfers | None = None) -> Boxed:
         for at, node in enumerate(inputs)
     }
     graph.call_method("clear", (arguments,))
+    following = what_follows(inputs[len(inputs) - tangents :])
     for node in module.graph.nodes:
         if node not in copies:
             copies[node] = graph.node_copy(node, copies.__getitem__)
             if transfers is not None and node.target in NODES:
                 copies[node].target = transfers.bound(node.target)
+            if node.target is VIEW and node in following:
+                copies[node].target = RESHAPE
     unpacked = fx.GraphModule(module, graph, f"Boxed{type(module).__name__}")
     run = unpacked.forward
 
@@ -43,3 +51,22 @@ def boxed(module: fx.GraphModule, transfers: Transfers | None = None) -> Boxed:
         return run(arguments)
 
     return mark_boxed(call)
+
+
+STRIDED = {"as_strided", "as_strided_scatter", "_reshape_alias"}
+"""Operations whose arguments say where in memory something lies."""
+
+
+def depends_on_layout(inputs: Iterable[fx.Node]) -> bool:
+    """Whether what follows from some nodes counts on their being laid out as they were traced."""
+    return any(name_of(node.target) in STRIDED for node in what_follows(inputs))
+
+
+def what_follows(inputs: Iterable[fx.Node]) -> set[fx.Node]:
+    """The nodes that read some nodes, and those that read these."""
+    found, waiting = set[fx.Node](), list(inputs)
+    while waiting:
+        new = [user for user in waiting.pop().users if user not in found]
+        found.update(new)
+        waiting += new
+    return found

@@ -31,6 +31,8 @@ class Run:
     """Which of the session's graphs it is."""
     taken: dict[int, int]
     """The bytes of the blocks that it takes and that are no parameters, by their numbers."""
+    differentiated: set[int] = field(default_factory=set)
+    """The numbers of those whose gradient its backward gives."""
     given: list[dict[int, int]] = field(default_factory=list)
     """The same for each value that it gives."""
     returned: set[int] = field(default_factory=set)
@@ -56,10 +58,17 @@ class Flow:
         """The number of each block, by where it lies; another may lie there when it is gone."""
         self._count = 0
 
-    def begin(self, number: int, taken: Iterable[Any]) -> Run:
-        """A graph is to run forward, and takes this."""
-        blocks = {at: size for value in taken for at, size in self._blocks(value).items()}
-        self.runs.append(Run(number, blocks))
+    def begin(self, number: int, taken: Iterable[Any], constant: Iterable[Any] = ()) -> Run:
+        """A graph is to run forward, and takes this, and that which it gives no gradient of."""
+        differentiated = [self._blocks(value) for value in taken]
+        blocks = [*differentiated, *(self._blocks(value) for value in constant)]
+        self.runs.append(
+            Run(
+                number,
+                {at: size for block in blocks for at, size in block.items()},
+                {at for block in differentiated for at in block},
+            )
+        )
         return self.runs[-1]
 
     def give(self, run: Run, given: Iterable[Any]) -> None:

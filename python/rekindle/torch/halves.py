@@ -91,8 +91,11 @@ class Halves:
     def _executor(self, module: fx.GraphModule, *, is_backward: bool) -> Boxed:
         compiled = self.planned.compiled
         if compiled is None:
-            return boxed(module, self.transfers)
+            return self._boxed(module, is_backward=is_backward)
         return compiled.backward.run if is_backward else compiled.forward.run
+
+    def _boxed(self, module: fx.GraphModule, *, is_backward: bool) -> Boxed:
+        return boxed(module, self.transfers, len(self.planned.joint.tangents) * is_backward)
 
     def replace(self, planned: PlannedGraph) -> bool:
         """Runs another plan of the graph from now on. No forward may wait for its backward. False
@@ -103,8 +106,8 @@ class Halves:
             return False
         self.planned = planned
         self._watch = self._new_watch()
-        forward = self._watched_forward(boxed(planned.modules.forward, self.transfers))
-        backward = self._watched_backward(boxed(planned.modules.backward, self.transfers))
+        forward = self._watched_forward(self._boxed(planned.modules.forward, is_backward=False))
+        backward = self._watched_backward(self._boxed(planned.modules.backward, is_backward=True))
         unused, slots = [torch.empty(0)] * (self._slots - saved), self._slots
 
         def run_forward(arguments: list[Any]) -> Any:

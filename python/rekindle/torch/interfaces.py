@@ -33,6 +33,7 @@ NEEDED: tuple[Interface, ...] = (
     ("Unsupported", "torch._dynamo.exc"),
     ("UserError", "torch._dynamo.exc"),
     ("ignore_logging_functions", "torch._dynamo.config"),
+    ("use_numpy_random_stream", "torch._dynamo.config"),
     ("_get_handlers", "torch._dynamo.variables.torch.TorchInGraphFunctionVariable"),
     ("InstructionTranslatorBase", "torch._dynamo.symbolic_convert"),
     ("setup_or_before_with", "torch._dynamo.symbolic_convert.InstructionTranslatorBase"),
@@ -44,11 +45,15 @@ NEEDED: tuple[Interface, ...] = (
     ("accumulated_recompile_limit", "torch._dynamo.config"),
     ("skip_nnmodule_hook_guards", "torch._dynamo.config"),
     ("activation_memory_budget", "torch._functorch.config"),
+    ("MemoryFormatMeta", "torch._functorch._aot_autograd.schemas"),
+    ("PlainTensorMeta", "torch._functorch._aot_autograd.schemas"),
+    ("TracingContext", "torch._guards"),
     ("backward_pass_autocast", "torch._functorch.config"),
     ("fallback_random", "torch._inductor.config"),
     ("detect_fake_mode", "torch._guards"),
     ("OpOverload", "torch._ops"),
     ("unset_fake_temporarily", "torch._subclasses.fake_tensor"),
+    ("FakeTensor", "torch._subclasses.fake_tensor"),
     ("FakeTensorMode", "torch._subclasses.fake_tensor"),
     ("tree_leaves", "torch.utils._pytree"),
     ("tree_map_only", "torch.utils._pytree"),
@@ -142,10 +147,11 @@ from torch._dynamo.variables.base import VariableTracker  # noqa: E402
 from torch._dynamo.variables.ctx_manager import NullContextVariable  # noqa: E402
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable  # noqa: E402
 from torch._functorch import config as functorch_config  # noqa: E402
+from torch._functorch._aot_autograd.schemas import MemoryFormatMeta, PlainTensorMeta  # noqa: E402
 from torch._guards import detect_fake_mode  # noqa: E402
 from torch._inductor import config as inductor_config  # noqa: E402
 from torch._ops import OpOverload  # noqa: E402
-from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # noqa: E402
 from torch._subclasses.fake_tensor import unset_fake_temporarily as without_fakes  # noqa: E402
 from torch._subclasses.functional_tensor import FunctionalTensor  # noqa: E402
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode  # noqa: E402
@@ -251,6 +257,33 @@ def mark_boxed(call: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
     return call
 
 
+def is_fake(value: object) -> bool:
+    """Whether it is a tensor without contents."""
+    return isinstance(value, FakeTensor)
+
+
+class _Any:
+    """Equal to everything."""
+
+    def __eq__(self, _other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def take_tangents_as_they_come() -> None:
+    """The graph that is being compiled gets the gradients of what it gives as they are laid out.
+
+    AOTAutograd has no way to know that while it traces. It takes them to be laid out like the
+    values, and copies those that are not, after which sums may round differently from eager's.
+    """
+    context = torch._guards.TracingContext.try_get()
+    whatever: Any = _Any()
+    for tangent in getattr(context and context.fw_metadata, "subclass_tangent_meta", ()):
+        if isinstance(tangent, PlainTensorMeta):
+            tangent.memory_format = MemoryFormatMeta(size=whatever, stride=whatever)
+
+
 def is_view(tensor: torch.Tensor) -> bool:
     """Whether autograd knows a tensor as a view of another."""
     return bool(tensor._is_view())
@@ -324,8 +357,8 @@ def eager_autocast_cache() -> Iterator[None]:
 
     Eager keeps the cast of a parameter until the outermost autocast ends, so gradients of one that
     is used several times are added in the lower precision. Tracing casts anew for each use, because
-    what was cast before it began is unknown to it: here the casts of one trace are kept, and PyTorch
-    says as in eager when they end.
+    what was cast before it began is unknown to it: here the casts of one trace are kept, and
+    PyTorch says as in eager when they end.
     """
     cast, key = torch.ops.aten.to.dtype, torch._C.DispatchKey.CompositeImplicitAutograd
     tracing, known = _find("torch.fx.experimental.proxy_tensor"), cast.py_kernels.get(key)
@@ -494,6 +527,29 @@ def answer_to_libraries(answer_at: Callable[[Place], bool]) -> Iterator[None]:
         yield
     finally:
         handlers.update(known)
+
+
+@contextmanager
+def decide_truths(decide: Decide) -> Iterator[None]:
+    """Asks `decide` for a truth value wherever a tensor of one becomes a `bool`: `item()`, `in`."""
+    methods, decided = getattr(TensorVariable, "tp_methods", {}), _own(decide)
+    if "item" not in methods:
+        yield  # An older Dynamo: such a graph ends here.
+        return
+    original = methods["item"]
+
+    def item(variable: Any, translator: Any) -> Any:
+        if variable.dtype is torch.bool:
+            known = decided(translator, variable)
+            if known is not variable:
+                return known
+        return original.handler(variable, translator)
+
+    methods["item"] = type(original)(item)
+    try:
+        yield
+    finally:
+        methods["item"] = original
 
 
 @contextmanager

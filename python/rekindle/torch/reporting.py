@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rekindle._native import Decision, Transfers
+from rekindle.torch.autocast import INSIDE
 from rekindle.torch.module import sessions_of
 from rekindle.torch.planning import PlannedGraph
 
@@ -124,6 +125,8 @@ class Report:
     """From which times the plans were made."""
     ends: list[str] = field(default_factory=list)
     """Why graphs ended inside a step, if they did."""
+    autocast: bool = False
+    """Whether backwards are taken to be called inside autocast."""
     is_backend: bool = False
     """Whether it is that of `rekindle.backend`, before which PyTorch has gone the compiled way."""
 
@@ -139,9 +142,14 @@ class Report:
             )
         if self.ends:
             lines.append(
-                "a step was several graphs; a gradient that crosses from one to another is laid "
-                "out like its value, which eager's may not be, so that sums over it may round "
+                "a step was several graphs; what both sides of an end read more than twice has its "
+                "gradients added in another order than in eager, so that their sum may round "
                 "differently. They end here: " + "; ".join(self.ends)
+            )
+        if self.autocast:
+            lines.append(
+                "a backward was called inside autocast, so every one is taken to be; one that is "
+                "called outside would compute something else than in eager"
             )
         if self.is_backend:
             lines.append(
@@ -172,6 +180,7 @@ def report(model: Any) -> Report:
         sorted({place for session in sessions.values() for place in session.told_compiled}),
         sorted({session.costs for session in sessions.values()}),
         sorted({why for session in sessions.values() for why in session.ends}),
+        any(session.autocast.traced == INSIDE for session in sessions.values()),
         any(session.is_backend for session in sessions.values()),
     )
 

@@ -29,7 +29,7 @@ from rekindle.errors import (
     WrongInput,
 )
 from rekindle.torch.eager_check import EagerCheck
-from rekindle.torch.eager_route import Route
+from rekindle.torch.eager_route import MOST_CHANGES, Route
 from rekindle.torch.held import gradient_bytes, resident_bytes, storage_bytes
 from rekindle.torch.interfaces import (
     BackendCompilerFailed,
@@ -45,6 +45,7 @@ from rekindle.torch.interfaces import (
     without_fakes_log,
     without_modes,
 )
+from rekindle.torch.preparation import prepare, registers_hooks
 from rekindle.torch.session import Session
 
 MOST_SHAPES = 64
@@ -55,9 +56,15 @@ class Compiled:
     """A module, compiled for arguments of some shapes."""
 
     def __init__(
-        self, function: Callable[[], Callable[..., Any]], session: Session, *, is_whole: bool
+        self,
+        module: torch.nn.Module,
+        function: Callable[[], Callable[..., Any]],
+        session: Session,
+        *,
+        is_whole: bool,
     ) -> None:
-        self._function, self._session = function, session
+        self._module, self._function, self._session = module, function, session
+        self._preparations = 0
         self.route = Route()
         self.is_whole = is_whole
         """Whether the step is one graph, as far as is known."""
@@ -73,6 +80,13 @@ class Compiled:
             self._function(), backend=backend, dynamic=False, fullgraph=self.is_whole
         )
 
+    def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Lets the module register its hooks, at most as often as a route is changed."""
+        self._preparations += 1
+        return self._preparations <= MOST_CHANGES and prepare(
+            self._module, self._function(), args, kwargs
+        )
+
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the module, on the way through it on which it is one graph if there is one."""
         while True:
@@ -83,6 +97,9 @@ class Compiled:
                 if not self.is_whole:
                     raise
                 # Nothing has run yet: a whole graph is captured before it runs.
+                if registers_hooks(str(end)) and self._prepare(args, kwargs):
+                    self.function = self._compile()
+                    continue
                 self.is_whole, self.end = self.route.change(str(end)), str(end)
             except (BackendCompilerFailed, GuardOnDataDependentSymNode) as failure:
                 cause = cause_of(failure)
@@ -186,7 +203,7 @@ class Runner:
         found = self.compiled.pop(key, None)
         if found is None or len(found.numbers) >= MOST_SHAPES:
             is_whole = not (self.is_parallel or is_sharded(self.module))
-            found = Compiled(self._function, self.session, is_whole=is_whole)
+            found = Compiled(self.module, self._function, self.session, is_whole=is_whole)
         self.compiled[key] = found
         self._drop(list(self.compiled)[:-MOST_SHAPES])
         return found

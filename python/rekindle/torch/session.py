@@ -34,7 +34,7 @@ from rekindle.settings import Settings
 from rekindle.torch.autocast import BackwardAutocast
 from rekindle.torch.better_plan import BetterPlan
 from rekindle.torch.capture import traced_as_eager
-from rekindle.torch.execute import Boxed, boxed
+from rekindle.torch.execute import Boxed, boxed, depends_on_layout
 from rekindle.torch.flow import Flow
 from rekindle.torch.halves import Halves, leave_room
 from rekindle.torch.held import Outstanding, gradient_bytes, state_bytes, unread
@@ -45,6 +45,7 @@ from rekindle.torch.interfaces import (
     graph_breaks,
     is_whole,
     mark_boxed,
+    take_tangents_as_they_come,
 )
 from rekindle.torch.joint import Joint, tensors_of
 from rekindle.torch.lower import Lowered, lower
@@ -358,6 +359,8 @@ class Session:
         """Takes a joint graph, gives the forward and the backward of its plan."""
         self._note_split()
         joint = Joint(joint_module, num_fwd_outputs, static_lifetime_input_indices or ())
+        if not self.inductor and not depends_on_layout(joint.tangents):
+            take_tangents_as_they_come()
         if self._transfers is None:
             devices = [t.device for node in joint.primals for t in tensors_of(node)]
             self._transfers = transfers_for(self.settings, devices)
@@ -535,14 +538,14 @@ class Session:
                 self._refuse_what_is_not_counted(halves.planned, arguments)
             self.call.runs.append(halves.number)
             joint = halves.planned.joint
-            others = [
-                value
-                for node, value in zip(joint.primals, arguments, strict=True)
-                if node not in joint.parameters
-            ]
-            taking = self.call.flow.begin(halves.number, others)
+            taken: tuple[list[Any], list[Any]] = [], []
+            pairs = zip(joint.primals, joint.gradients, arguments, strict=True)
+            for node, gradient, value in pairs:
+                if node not in joint.parameters:
+                    taken[gradient is None].append(value)
+            taking = self.call.flow.begin(halves.number, *taken)
             # What is taken shall be dropped when it has been used.
-            del others
+            del taken, pairs, value
             results = run(arguments)
             given = results[len(joint.new_contents) : len(joint.forward_outputs)]
             self.call.flow.give(taking, given)

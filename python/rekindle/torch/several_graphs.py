@@ -10,21 +10,26 @@ graph i runs there are in memory, beside its own bytes,
 where a value that one graph gives and another takes is one (`flow`). What graph i saves lies there
 while the graphs behind it run. So with B the budget, graph i is planned for B - held_i, with late_i
 as bytes that come at the moment between its passes and stay, and with a scratch at that moment that
-leaves room for no more than a_i: then it saves at most a_i.
+leaves room for no more than a_i: then it saves at most a_i. Nothing runs between the passes of the
+last graph, so it may save what it likes.
 
 Method: a_i lies between the least that a plan of graph i can save and what the plain step saves, at
-the same share for all graphs. The largest share in sixteenths for which every graph has a plan is
-taken. In the pass that collects the graphs those behind are not known: each graph gets the smallest
-share for which it has a plan beside what is held by then, and all gradients that may follow.
+a share in sixteenths. Who saves less needs more himself, and leaves more to those behind: so, in
+their order, each graph gets the smallest share for which it has a plan in the room that those
+before it leave, and there is no budget for which others would do. That share is not below one that
+is the same for all, and that one is the largest for which there are plans. In the pass that
+collects the graphs those behind are not known: each graph gets the smallest share for which it has
+a plan beside what is held by then, and all gradients that may follow.
 
-Limits: one share for all is simple, not optimal. What the graphs before took and gave counts as
-long as they wait, and what a backward hands on until the end, so that a step may stay below its
-budget.
+Limits: a share is a bound, of which a plan may leave something. What the graphs before took and
+gave counts as long as they wait, and what a backward hands to a graph further before counts until
+the end, so that a step may stay below its budget.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -41,6 +46,12 @@ SHARES = 16
 QUICK = 0
 """The planner's effort while shares are tried: whether there is a plan is all that counts."""
 
+
+Share = float | None
+"""Of what a graph can save; None where it may save what it likes."""
+
+NONE_FITS = math.inf
+"""The share of which there is no plan."""
 
 SCRATCHES = (0, 1, 2, 4, 8)
 """Bytes in use between the passes that the first pass plans with, in eighths of the plain peak."""
@@ -127,7 +138,7 @@ class Part:
         """The graph's own peak in a plan."""
         return max(plan.timeline(self.graph))
 
-    def plan(self, settings: Settings, room: int, share: float) -> TimedPlan:
+    def plan(self, settings: Settings, room: int, share: Share) -> TimedPlan:
         """A plan in so many bytes that saves no more than the share. There is one if it `fits`."""
         try:
             plan = plan_with(settings, self._in(room, share), room)
@@ -135,7 +146,7 @@ class Part:
             plan = self._quick(room, share)
         return TimedPlan(self.graph, plan.carried_over(self.graph, room))
 
-    def fits(self, room: int, share: float) -> bool:
+    def fits(self, room: int, share: Share) -> bool:
         """Whether there is a plan in so many bytes that saves no more than the share. It does not
         depend on times: what fits once fits in every run.
         """
@@ -145,17 +156,21 @@ class Part:
             return False
         return True
 
-    def _quick(self, room: int, share: float) -> _native.Plan:
+    def _quick(self, room: int, share: Share) -> _native.Plan:
         graph = untimed(self._in(room, share))
         return _native.plan(graph, room, effort=QUICK, store=self.store)
 
-    def _in(self, room: int, share: float) -> _native.Graph:
+    def _in(self, room: int, share: Share) -> _native.Graph:
         """The graph with so much in use between its passes that it saves no more than the share."""
+        if share is None:
+            return self._planned
         scratch = max(room - self.base - self.late - self.saved(share), 0)
         return self._planned.with_workspace(self.boundary, scratch)
 
-    def saved(self, share: float) -> int:
+    def saved(self, share: Share) -> int:
         """The most that it may save, at a share of what it can."""
+        if share is None:
+            return self.plain_saved
         return self.least_saved + int(share * (self.plain_saved - self.least_saved))
 
 
@@ -249,13 +264,19 @@ class GraphsOfStep:
         for at, run in enumerate(runs):
             late[run.number] = max(late[run.number], self._late(parts, at))
         self.parts = [part.beside(size) for part, size in zip(parts, late, strict=True)]
+        self._known: dict[tuple[int, int, Share], bool] = {}
+        """Whether there is a plan of a part in so many bytes, at a share."""
 
     def _late(self, parts: Sequence[Part], at: int) -> int:
         """The bytes of others that come between the passes of a run, and stay."""
         run, behind = self.runs[at], self.runs[at + 1 :]
         gradients = sum(parts[other.number].gradients for other in behind)
         # Some of what those behind hand on is what this one is handed.
-        handed_on = sum(parts[other.number].input_gradients for other in behind)
+        handed_on = sum(
+            parts[other.number].input_gradients
+            for number, other in enumerate(behind)
+            if self._reaches_before(at, at + 1 + number)
+        )
         own = run.taken | run.all_given
         returned = {
             block: other.all_given[block]
@@ -265,9 +286,16 @@ class GraphsOfStep:
         }
         return gradients + max(handed_on - parts[run.number].tangents, 0) + sum(returned.values())
 
-    def held(self, share: float) -> list[int]:
-        """The most bytes that others hold while each part runs, at a share of what all can save."""
-        return self._held([part.saved(share) for part in self.parts])
+    def _reaches_before(self, at: int, other: int) -> bool:
+        """Whether the backward of a run behind gives a gradient that no run from `at` on takes."""
+        given = [block for run in self.runs[at:other] for block in run.all_given]
+        return not self.runs[other].differentiated.issubset(given)
+
+    def held(self, shares: Sequence[Share]) -> list[int]:
+        """The most bytes that others hold while each part runs, at shares of what they can save."""
+        return self._held(
+            [part.saved(share) for part, share in zip(self.parts, shares, strict=True)]
+        )
 
     def _held(self, saved: Sequence[int]) -> list[int]:
         held = [0] * len(self.parts)
@@ -294,35 +322,68 @@ class GraphsOfStep:
     @property
     def plain_peak(self) -> int:
         """The step's peak without plans, as it is counted here."""
+        held = self.held([1.0] * len(self.parts))
         return max(
-            held + part.planned_peak for held, part in zip(self.held(1.0), self.parts, strict=True)
+            others + part.planned_peak for others, part in zip(held, self.parts, strict=True)
         )
 
     def plan(self, settings: Settings, budget: int) -> list[TimedPlan]:
         """A plan for each part; together they need no more than `budget`."""
-        share = largest_share(lambda share: self._fits(budget, share))
-        if share is None:
+        least = largest_share(lambda share: self._shares(budget, share) is not None)
+        shares = None if least is None else self._shares(budget, least)
+        if shares is None:
             raise self._infeasible(budget)
         return [
-            self._plan_part(number, settings, budget, share) for number in range(len(self.parts))
+            part.plan(settings, max(budget - held, 0), share)
+            for part, held, share in zip(self.parts, self.held(shares), shares, strict=True)
         ]
 
-    def _plan_part(self, number: int, settings: Settings, budget: int, share: float) -> TimedPlan:
-        return self.parts[number].plan(settings, max(budget - self.held(share)[number], 0), share)
+    def _least_shares(self, least: float) -> list[Share]:
+        """One share for all parts, but for one that runs last and never before."""
+        shares: list[Share] = [least] * len(self.parts)
+        last = self.runs[-1].number
+        if sum(run.number == last for run in self.runs) == 1:
+            shares[last] = None
+        return shares
 
-    def _fits(self, budget: int, share: float) -> bool:
-        held = self.held(share)
-        return all(
-            self.parts[number].fits(max(budget - held[number], 0), share)
-            for number in range(len(self.parts))
-        )
+    def _shares(self, budget: int, least: float) -> list[Share] | None:
+        """For each part the smallest share, from `least` on, with which all have plans together;
+        None if there are no plans.
+        """
+        shares, number = self._least_shares(least), 0
+        while number < len(self.parts):
+            room = max(budget - self.held(shares)[number], 0)
+            share = self._smallest_share(number, room, shares[number])
+            if share is NONE_FITS:
+                return None
+            # A part that saves more leaves less room to those behind it, and where it runs several
+            # times to itself.
+            is_settled = share == shares[number]
+            shares[number], number = share, number + 1 if is_settled else 0
+        return shares
+
+    def _smallest_share(self, number: int, room: int, least: Share) -> Share:
+        """The smallest share from `least` on for which a part has a plan in so many bytes."""
+        if self._fits(number, room, least):
+            return least
+        if least is None:
+            return NONE_FITS
+        too_small = largest_share(lambda share: not self._fits(number, room, max(share, least)))
+        share = 0.0 if too_small is None else too_small + 1 / SHARES
+        return share if share <= 1.0 else NONE_FITS
+
+    def _fits(self, number: int, room: int, share: Share) -> bool:
+        key = number, room, share
+        if key not in self._known:
+            self._known[key] = self.parts[number].fits(room, share)
+        return self._known[key]
 
     def _smallest(self, above: int) -> int:
         """The smallest budget for which the parts have plans, to a hundredth."""
         low, high = above, max(self.plain_peak, above)
         while high - low > high // 100:
             middle = (low + high) // 2
-            if self._fits(middle, 0.0):
+            if self._shares(middle, 0.0) is not None:
                 high = middle
             else:
                 low = middle
@@ -337,13 +398,14 @@ class GraphsOfStep:
         smallest, without = self._smallest(budget), ""
         if any(part.store is not None for part in self.parts):
             without = f"  without the store: {self._without_store()._smallest(budget)} bytes\n"
-        floors = [held + part.floor for held, part in zip(self.held(0.0), self.parts, strict=True)]
+        others = self.held(self._least_shares(0.0))
+        floors = [held + part.floor for held, part in zip(others, self.parts, strict=True)]
         tightest = floors.index(max(floors))
         return InfeasibleBudget(
             f"no plans for the {len(self.runs)} graphs of the step fit together in {budget} bytes\n"
             f"  smallest budget with known plans: {smallest} bytes\n{without}"
             f"  the tightest is graph {tightest}, while others hold "
-            f"{self.held(0.0)[tightest]} bytes",
+            f"{others[tightest]} bytes",
             budget,
             smallest,
             max(floors),
