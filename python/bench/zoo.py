@@ -30,7 +30,8 @@ os.environ["REKINDLE_CACHE"] = "off"
 import torch
 from contenders import digest, torch_budget
 from torch import Tensor, nn
-from zoo_models import build
+from zoo_models import ZOO, build
+from zoo_more_models import MORE
 
 import rekindle
 from rekindle.planner import plan_with
@@ -99,7 +100,7 @@ class Run:
 
     def __init__(self, name: str, way: Way) -> None:
         reset_dynamo()
-        self.module, self.arguments = build(name)
+        self.module, self.arguments = build({**ZOO, **MORE}[name])
         self.step = way(self.module)
         self.digests: dict[str, str] = {}
 
@@ -179,6 +180,8 @@ class Model:
         """The digests of eager's numbers."""
         self.smallest: int | None = None
         """The smallest budget that was named so far."""
+        self.is_refused = False
+        """Whether there was a budget without a plan."""
 
     def show(self, contender: str, way: Way) -> None:
         """Trains in one way, and prints what that showed, or the error that ended it."""
@@ -188,7 +191,7 @@ class Model:
         except Exception as error:
             row.error = f"{type(error).__name__}: {error}"
             if isinstance(error, rekindle.InfeasibleBudget):
-                self.smallest = error.smallest
+                self.smallest, self.is_refused = error.smallest, True
         print(row.csv(), flush=True)
 
     def measure(self, row: Row, way: Way) -> None:
@@ -252,15 +255,25 @@ def main(name: str) -> None:
     print(Row.head())
     model = Model(name)
     model.show("eager", lambda module: module)
+    if name in MORE:
+        model.show(f"rekindle {SHARES[0]}", planned_at(SHARES[0]))
+        if not model.is_refused:
+            return
+    else:
+        show_others(model)
+        for share in SHARES:
+            model.show(f"rekindle {share}", planned_at(share))
+    model.show("rekindle smallest", planned_at(model.smallest_budget()))
+
+
+def show_others(model: Model) -> None:
+    """What else saves memory."""
     model.show("checkpointing", checkpointing)
     backend = torch_budget(0.5)
     model.show(
         "torch budget 0.5",
         lambda module: torch.compile(module, backend=backend, dynamic=False),
     )
-    for share in SHARES:
-        model.show(f"rekindle {share}", planned_at(share))
-    model.show("rekindle smallest", planned_at(model.smallest_budget()))
 
 
 if __name__ == "__main__":

@@ -243,15 +243,19 @@ class Detection(nn.Module):
         return self.model(list(images), targets)
 
 
-def faster_rcnn() -> Built:
-    models = importlib.import_module("torchvision.models.detection")
-    model = models.fasterrcnn_mobilenet_v3_large_320_fpn(
-        weights=None, weights_backbone=None, num_classes=CLASSES, min_size=64, max_size=64
-    )
-    corner = 32 * torch.rand(2, 3, 2)
-    boxes = torch.cat([corner, corner + 8 + 16 * torch.rand(2, 3, 2)], dim=2)
-    labels = torch.randint(1, CLASSES, (2, 3))
-    return Detection(model), {"images": torch.rand(2, 3, 64, 64), "boxes": boxes, "labels": labels}
+def detector(kind: str) -> Build:
+    def build() -> Built:
+        models = importlib.import_module("torchvision.models.detection")
+        model = getattr(models, kind)(
+            weights=None, weights_backbone=None, num_classes=CLASSES, min_size=64, max_size=64
+        )
+        corner = 32 * torch.rand(2, 3, 2)
+        boxes = torch.cat([corner, corner + 8 + 16 * torch.rand(2, 3, 2)], dim=2)
+        labels = torch.randint(1, CLASSES, (2, 3))
+        images = torch.rand(2, 3, 64, 64)
+        return Detection(model), {"images": images, "boxes": boxes, "labels": labels}
+
+    return build
 
 
 def diffusion(kind: str, inputs: Callable[[], Arguments], **sizes: Any) -> Build:
@@ -346,7 +350,7 @@ ZOO: dict[str, Build] = {
     "mobilenet-v3": vision("mobilenet_v3_small", count=32),
     "regnet": vision("regnet_y_400mf", count=24),
     "deeplabv3": deeplab,
-    "faster-rcnn": faster_rcnn,
+    "faster-rcnn": detector("fasterrcnn_mobilenet_v3_large_320_fpn"),
     "unet2d-condition": diffusion(
         "UNet2DConditionModel", unet_inputs, sample_size=16, block_out_channels=(32, 64),
         down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
@@ -374,8 +378,8 @@ ZOO: dict[str, Build] = {
 }  # fmt: skip
 
 
-def build(name: str) -> tuple[Loss, Arguments]:
+def build(make: Build) -> tuple[Loss, Arguments]:
     """The model with its loss, and the arguments of its call: the same at every call."""
     torch.manual_seed(1)
-    model, arguments = ZOO[name]()
+    model, arguments = make()
     return Loss(model).train(), arguments
