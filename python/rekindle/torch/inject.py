@@ -84,6 +84,8 @@ class _Injection:
         """The value that each storage that is moved was made for."""
         self.leaving: set[int] = set()
         """Storages that were offloaded and that are still in memory."""
+        self.first_tangent: fx.Node
+        """Where the backward's placeholders for what was saved end; the value may be freed."""
         self.ran: set[int] = set()
         runs = Counter(number for kind, number in steps if kind == "run")
         self.repeated = {number for number, count in runs.items() if count > 1}
@@ -99,6 +101,7 @@ class _Injection:
         self.left_tokens, self.tokens = self.tokens, {}
         for node in self.joint.tangents:
             self.emit_placeholder(node)
+        self.first_tangent = self.live[self.joint.tangents[0]]
         self.emit(self.steps[boundary + 1 :])
         gradients = self.values(self.joint.gradients)
         for storage in sorted(self.leaving | self.arriving):
@@ -174,8 +177,7 @@ class _Injection:
         tangents.
         """
         if value not in self.saved:
-            first_tangent = self.live[self.joint.tangents[0]]
-            with self.graph.inserting_before(first_tangent):
+            with self.graph.inserting_before(self.first_tangent):
                 copy = self.graph.placeholder(f"saved_{value.name}")
             copy.meta = dict(value.meta)
             self.saved[value] = copy

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dis
 import functools
 import importlib
+import inspect
 import logging
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -282,6 +283,16 @@ def take_tangents_as_they_come() -> None:
     for tangent in getattr(context and context.fw_metadata, "subclass_tangent_meta", ()):
         if isinstance(tangent, PlainTensorMeta):
             tangent.memory_format = MemoryFormatMeta(size=whatever, stride=whatever)
+
+
+@functools.cache
+def frees_tangents() -> bool:
+    """Whether the backward of a captured graph lets go of the gradients that it is handed when it
+    has used them. Older versions hold them until it is over.
+    """
+    return "boxed_grads_call" in inspect.getsource(
+        _find("torch._functorch._aot_autograd.runtime_wrappers")
+    )
 
 
 def is_view(tensor: torch.Tensor) -> bool:

@@ -27,6 +27,7 @@ from torch import fx
 
 from rekindle._native import Graph, Node
 from rekindle.torch.effects import Effect, effect_of, passed_on, unread
+from rekindle.torch.interfaces import frees_tangents
 from rekindle.torch.joint import Joint, Storage, tensors_of
 
 BOUNDARY = "loss"
@@ -260,6 +261,9 @@ class _Lowering:
         tangents = _unique([s for value in self.joint.tangents for s in self.joint.held(value)])
         writes = [s for s in tangents if s not in self.written]
         self.mark(writes, "tangent")
+        # It is made again by nobody: its node runs once.
+        passing = {s.index for value in self.passing_tangents() for s in self.joint.held(value)}
+        self.mark([s for s in writes if s in passing], "gradient")
         boundary = Node(
             BOUNDARY,
             BOUNDARY,
@@ -270,6 +274,25 @@ class _Lowering:
             effect=Effect.ONCE.value,
         )
         return self.add(None, boundary)
+
+    def passing_tangents(self) -> list[fx.Node]:
+        """The gradients that a graph behind hands to this one, and that nobody else holds: they are
+        gone when they have been used. Those of the caller stay.
+        """
+        if not frees_tangents():
+            return []
+        first = len(self.joint.new_contents)
+        about = list(self.joint.output.meta.get("desc", ()))[first : first + self.num_handed_out]
+        passed = [about[at] for at in self.handed_on if at < len(about)]
+        return [
+            tangent
+            for tangent in self.joint.tangents
+            if getattr(tangent.meta.get("desc"), "output", None) in passed
+        ]
+
+    @property
+    def num_handed_out(self) -> int:
+        return len(handed_out(self.joint))
 
     def build(self) -> Graph:
         kept = kept_outputs(self.joint, self.handed_on)

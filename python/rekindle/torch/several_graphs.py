@@ -45,6 +45,8 @@ SHARES = 16
 """Shares that are tried: finer ones change little, and each costs a plan of every graph."""
 QUICK = 0
 """The planner's effort while shares are tried: whether there is a plan is all that counts."""
+HARDER = 2
+"""Its effort where that finds none: two hundredths lower for four blocks of attention."""
 
 
 Share = float | None
@@ -91,9 +93,7 @@ class Part:
         )
         self.gradients = max(handed_out - input_gradients, 0)
         """Bytes of its parameters' gradients."""
-        self.tangents: int = sum(
-            size for size, role in zip(sizes, roles, strict=True) if role == "tangent"
-        )
+        self.tangents: int = sum(sizes[s] for s in nodes[boundary].writes)
         """Bytes that its backward is handed, and that its own peak counts."""
         ran = [number for number, node in enumerate(nodes) if node.phase != "input"]
         self.plain_saved: int = self.graph.timeline()[ran.index(boundary)] - self.base
@@ -150,6 +150,8 @@ class Part:
         """Whether there is a plan in so many bytes that saves no more than the share. It does not
         depend on times: what fits once fits in every run.
         """
+        if self.store is None and self._in(room, share).floor > room:
+            return False
         try:
             self._quick(room, share)
         except InfeasibleBudget:
@@ -158,7 +160,11 @@ class Part:
 
     def _quick(self, room: int, share: Share) -> _native.Plan:
         graph = untimed(self._in(room, share))
-        return _native.plan(graph, room, effort=QUICK, store=self.store)
+        try:
+            return _native.plan(graph, room, effort=QUICK, store=self.store)
+        except InfeasibleBudget:
+            # Where little is lacking, it is looked for harder.
+            return _native.plan(graph, room, effort=HARDER, store=self.store)
 
     def _in(self, room: int, share: Share) -> _native.Graph:
         """The graph with so much in use between its passes that it saves no more than the share."""
