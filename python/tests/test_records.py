@@ -138,6 +138,52 @@ class Records(unittest.TestCase):
         self.assertIn("no saved plan", said.getvalue())
         self.assertEqual(meter_here("cpu").kind, "cpu")
 
+    def test_every_wrong_thing_is_an_error_by_name(self) -> None:
+        plan = self.save()
+        good, saved = SCRIPT, json.loads(plan.read_text())
+        step = trace(Layers(depth=3).to("meta"), torch.randn(64, 32), device="H100-80GB")
+        gpu = step.plan(effort=1).save(self.folder / "gpu.json")
+        damaged = self.folder / "damaged.json"
+        damaged.write_text(json.dumps(saved | {"dtype": "float0"}))
+        for path, script, error in (
+            (gpu, good, "a plan for H100-80GB, and this would run on .* verify it there"),
+            (damaged, good, "no saved plan: PyTorch has no type 'float0'"),
+            (self.folder, good, "no saved plan"),
+            (plan, "def make_model(:", "does not run: SyntaxError"),
+            (plan, "import no_such_library", "does not run: ModuleNotFoundError"),
+            (plan, good.replace("torch.randn", "torch.rand_"), "fails: AttributeError"),
+            (plan, good.replace("depth=3", "depth=4"), "AnotherGraph: .*were planned and"),
+            (plan, good.replace("64, 32", "32, 32"), "AnotherGraph: .*was planned with"),
+            (plan, good.replace("AdamW", "SGD"), "AnotherGraph: .*were planned and"),
+            (plan, good.replace("(depth=3)", "(depth=3).half()"), "without a plan: RuntimeError"),
+        ):
+            self.script.write_text(script)
+            with self.subTest(error), contextlib.redirect_stderr(io.StringIO()) as said:
+                self.assertEqual(main(["verify", str(path), str(self.script)]), 2)
+                self.assertRegex(said.getvalue(), error)
+        self.script.write_text(good)
+        nowhere = str(self.folder / "no" / "record.json")
+        with (
+            contextlib.redirect_stderr(io.StringIO()) as said,
+            contextlib.redirect_stdout(io.StringIO()),
+        ):
+            code = main(["verify", str(plan), str(self.script), "--record", nowhere])
+        self.assertEqual(code, 2)
+        self.assertIn("record cannot be written", said.getvalue())
+
+    def test_a_step_runs_in_the_precision_that_it_was_planned_in(self) -> None:
+        """The script says nothing of it: the plan does."""
+        for options in ({"dtype": torch.bfloat16}, {"autocast": torch.bfloat16}):
+            with self.subTest(str(options)):
+                model = Layers(depth=3)
+                optimizer = torch.optim.AdamW(model.parameters())
+                step = trace(model.to("meta"), torch.randn(64, 32), optimizer=optimizer, **options)
+                budget = (step.graph.floor + step.graph.peak) // 2
+                path = step.plan(budget, effort=1).save(self.folder / "half.json")
+                record = verify(path, self.script)
+                self.assertEqual(record.planned.live, record.predicted["live"])
+                self.assertEqual(record.bits, [])
+
     def test_a_draw_in_a_cuda_graph_is_refused(self) -> None:
         with (
             mock.patch("torch.cuda.is_current_stream_capturing", return_value=True),

@@ -7,7 +7,9 @@ import os
 import pickle
 import tempfile
 import unittest
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import rekindle
@@ -75,6 +77,17 @@ class Recurs(nn.Module):
         for row in x:
             state = self.cell(row, state)
         return state[0].square().mean()
+
+
+class Returns(nn.Module):
+    """A layer, and what becomes of it a loss."""
+
+    def __init__(self, layer: nn.Module, loss: Callable[[nn.Module, torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.layer, self.loss = layer, loss
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.loss(self.layer, x)
 
 
 class Groups(nn.Module):
@@ -152,6 +165,23 @@ class TheHost(TargetCase):
         self.assertEqual((found.plain, found.planned), (known.plain_size, known.size))
         self.assertIsNone(found.offload)
         self.assertIn("prediction", str(found))
+
+    def test_the_largest_batch_where_memory_grows_with_its_square(self) -> None:
+        """As in a contrastive loss, every row meets every other."""
+        rows = lambda layer, x: (layer(x) @ layer(x).t()).logsumexp(-1).mean()  # noqa: E731
+        model = on_meta(Returns(nn.Linear(32, 32), rows))
+        captured = []
+        make = lambda n: captured.append(n) or torch.randn(n, 32)  # noqa: E731
+        for budget in (30_000, 300_000, 30_000_000):
+            with self.subTest(budget):
+                captured.clear()
+                found = trace(model, torch.randn(4, 32), make_batch=make).max_batch(budget)
+                self.assertLess(len(captured), 32, "sizes follow from others")
+                sizes = ((found.plain, "plain"), (found.planned, "planned"))
+                for size, way in sizes:
+                    for count, fits in ((size, True), (size + 1, False)):
+                        fit = trace(model, make(count)).fits(budget)
+                        self.assertEqual(getattr(fit, way).fits, fits, f"{way}, {count}")
 
     def test_another_step_is_refused_by_what_differs(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -233,9 +263,35 @@ class AGpu(TargetCase):
             ):
                 capture(on_meta(Attends()), tokens(), device, torch.float16)
 
+    def test_convolutions_in_bfloat16_are_laid_out_as_in_half_precision(self) -> None:
+        """PyTorch asks the device whether its library has them."""
+        loss = lambda layer, x: layer(x).contiguous().square().mean()  # noqa: E731
+        layer = nn.Conv2d(32, 32, 3).to(memory_format=torch.channels_last)
+        model, x = on_meta(Returns(layer, loss)), torch.randn(2, 32, 8, 8)
+        for name in ("A100-80GB", "MI300X"):
+            single, half, brain = (
+                trace(model, x, device=name, dtype=dtype).graph
+                for dtype in (torch.float32, torch.float16, HALF)
+            )
+            copies = [sum("clone" in n.op for n in g.nodes) for g in (single, half, brain)]
+            self.assertEqual(copies, [1, 1, 1], "there is a copy to rows of channels")
+            self.assertEqual(half.storages, brain.storages)
+        with self.assertRaisesRegex(rekindle.CannotCarryOver, "contiguous"):
+            trace(model, x, device="T4", dtype=HALF)
+
     def test_what_cannot_be_carried_over_is_named(self) -> None:
         with self.assertRaisesRegex(rekindle.CannotCarryOver, "^lstm_cell .*another way on a GPU"):
             trace(Recurs(), torch.randn(5, 4, 16), device="H100-80GB")
+
+    def test_recurrent_layers_are_refused_by_name(self) -> None:
+        for kind in (nn.LSTM, nn.GRU, nn.RNN):
+            layer = kind(16, 16, 2)
+            model = Returns(layer, lambda layer, x: layer(x)[0].square().mean())
+            with self.subTest(kind.__name__):
+                with self.assertRaisesRegex(rekindle.CannotCarryOver, "on a GPU.*device itself"):
+                    trace(on_meta(model), torch.randn(5, 4, 16), device="H100-80GB")
+                with self.assertRaisesRegex(rekindle.UnsupportedGraph, "RNN.*rekindle.compile"):
+                    trace(model, torch.randn(5, 4, 16))
 
     def test_devices_have_many_names(self) -> None:
         for name, known in (

@@ -7,6 +7,7 @@ import tempfile
 import unittest
 
 import torch
+from torch import nn
 from test_compile import BATCH, Case, Layers, compiled
 
 import rekindle
@@ -53,6 +54,13 @@ class Profiles(Case):
             rekindle.profile(Layers().requires_grad_(False), torch.randn(8, 32))
 
 
+class Mean(nn.Sequential):
+    """Layers that return a loss."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).square().mean()
+
+
 class Batches(Case):
     def test_the_largest_batch_fits_and_the_next_does_not(self) -> None:
         model, budget = Layers(), 200_000
@@ -71,6 +79,25 @@ class Batches(Case):
         self.assertEqual(rekindle.profile(model, x, profile="roofline").graph.peak, before + 6000)
         small = rekindle.max_batch(model, lambda n: torch.randn(n, 32), budget=before)
         self.assertLess(small.plain_size, BATCH)
+
+    def test_weights_without_contents_count(self) -> None:
+        """On `meta` every storage has the same address: the answer is the one with weights."""
+        size, rows = 512, 952
+        make = lambda: Mean(nn.Linear(size, size), nn.GELU(), nn.Linear(size, size))  # noqa: E731
+        peak = rekindle.profile(make(), torch.randn(rows, size), profile="roofline").graph.peak
+        with torch.device("meta"):
+            hollow = make()
+        for model, device in ((make(), "cpu"), (hollow, "meta"), (hollow, "cpu")):
+            with self.subTest(device):
+                found = rekindle.max_batch(
+                    model, lambda n, at=device: torch.randn(n, size, device=at), budget=peak
+                )
+                self.assertEqual(found.plain_size, rows)
+        weights = sum(part.nbytes for part in make().parameters())
+        none = rekindle.max_batch(
+            hollow, lambda n: torch.randn(n, size, device="meta"), budget=weights
+        )
+        self.assertEqual(none.size, 0, "there is no room for more than the weights")
 
     def test_a_share_is_refused_and_too_little_is_nothing(self) -> None:
         for budget in (0.5, "50%"):

@@ -28,11 +28,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         record = verify(given.plan, given.script, meter_here(given.device))
+        print("\n".join(record.lines()))
+        print(f"record: {record.write(given.record)}")
     except RekindleError as error:
         print(f"rekindle: {type(error).__name__}: {error}", file=sys.stderr)
         return 2
-    print("\n".join(record.lines()))
-    print(f"record: {record.write(given.record)}")
     return 1 if record.bits else 0
 
 

@@ -22,6 +22,7 @@ from rekindle.torch.interfaces import (
     Unsupported,
     UserError,
     aot_autograd,
+    dynamo_config,
     eager_autocast_cache,
     functorch_config,
     reset_dynamo,
@@ -90,7 +91,12 @@ def capture(
         return dtype if tensor.is_floating_point() else None
 
     try:
-        with captured_on_host(dtype_of), autocast_on(device, autocast):
+        # Recurrent layers are looked into, so that what a GPU has in their place is named.
+        with (
+            captured_on_host(dtype_of),
+            autocast_on(device, autocast),
+            dynamo_config.patch(allow_rnn=device.is_gpu),
+        ):
             _run_whole(model, without_others, *arguments_of(inputs))
     except BackendCompilerFailed as failure:
         if isinstance(failure.inner_exception, _Captured):
@@ -118,7 +124,20 @@ def _run_whole(
             return
         except (Unsupported, UserError) as end:
             if not route.change(str(end)):
-                raise
+                raise UnsupportedGraph(_broken(str(end))) from end
+
+
+def _broken(said: str) -> str:
+    """Where a model falls apart into several graphs, by the first words of Dynamo's text."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    what = lines[0] if lines else "no reason is told"
+    named = ("Explanation:", "Developer debug context:")
+    why = [line.partition(":")[2].strip() for line in lines if line.startswith(named)]
+    return (
+        "the model is not one graph, and only one can be planned without running it: "
+        f"{'; '.join([what, *filter(None, why)])} (PyTorch's words); take this part out of the "
+        "model, or give the model to rekindle.compile on the device, which runs several graphs"
+    )
 
 
 def traced_as_eager(

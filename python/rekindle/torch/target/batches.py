@@ -1,13 +1,14 @@
 """Batches of other sizes, and the largest that fits.
 
 A batch is resized along the first dimension of its tensors. The graph of a size follows from those
-of two others where all three have the same nodes: each storage has a fixed part and one that grows
-with the batch. What follows so is confirmed by a capture.
+of two others where both have the same nodes: each storage has a fixed part and one that grows with
+the batch. What follows so is confirmed by a capture, which must be the very same but for its times.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +20,10 @@ from rekindle.torch.interfaces import pytree
 
 LARGEST_BATCH = 1 << 20
 """No batch beyond this is tried."""
+ROUNDS = 12
+"""How often other neighbours are taken; a square comes half as near in each round at least."""
+FINER = 16
+"""The first step beyond a batch that is known to fit is one part in so many of it."""
 
 
 def size_of(batch: Batch) -> int:
@@ -96,17 +101,47 @@ def _wiring(node: _native.Node) -> tuple[Any, ...]:
     return node.op, node.phase, node.reads, node.writes, node.updates, node.effect
 
 
-def largest(fits: Callable[[int], bool], is_likely: Callable[[int], bool | None]) -> int:
-    """A number that fits while the next one does not, as large as is found; 0 if 1 does not fit.
-    `is_likely` is cheap, and knows or says None; `fits` decides.
+def largest(
+    fits: Callable[[_native.Graph], bool],
+    captured: Callable[[int], _native.Graph],
+    known: int,
+    least: int,
+) -> int:
+    """The size of a batch that fits while the next one does not; 0 if 1 does not fit. `least` is
+    known to fit, and `known` is a size that has been captured.
+
+    Sizes follow from two neighbours. The answer is captured, and must be the graph that followed;
+    if it is not, as where scores grow with the square of the batch, it and its neighbour are the
+    next two. Where graphs are not alike, sizes are captured until the answer is found.
     """
-    guess = _search(lambda n: bool(is_likely(n)), 0) if is_likely(1) is not None else 0
-    return _search(fits, guess)
+    # A batch of one is often another graph: what has one row is not copied.
+    at = max(known, 2)
+    for _ in range(ROUNDS):
+        line = scaled(captured(at), at, captured(at + 1), at + 1)
+        if line is None:
+            break
+        guess = _search(partial(_fits_on, line, fits, least), least, least // FINER)
+        if guess < 2:
+            break
+        if guess == least or (_is_same(captured(guess), line(guess)) and fits(captured(guess))):
+            return guess
+        at = guess
+    return _search(lambda n: n <= least or fits(captured(n)), least, 1)
 
 
-def _search(fits: Callable[[int], bool], guess: int) -> int:
+def _fits_on(line: Line, fits: Callable[[_native.Graph], bool], least: int, size: int) -> bool:
+    return size <= least or fits(line(size))
+
+
+def _is_same(found: _native.Graph, followed: _native.Graph) -> bool:
+    """Times aside: they do not grow evenly, as the longer of two counts."""
+    found, followed = (graph.with_times([0.0] * len(graph)) for graph in (found, followed))
+    return found.digest == followed.digest
+
+
+def _search(fits: Callable[[int], bool], guess: int, step: int) -> int:
     """Goes up or down from the guess in steps that double, and then between the last two."""
-    step = 1
+    step = max(step, 1)
     if guess and not fits(guess):
         high = guess
         while (low := max(high - step, 0)) and not fits(low):

@@ -23,7 +23,7 @@ own kernel, on any GPU, whose traced form this is, so cuDNN's reserve is not in 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -52,6 +52,7 @@ from rekindle.torch.target.interfaces import (
     Operations,
     autocast_kernels,
     autocast_of,
+    convolving_in_bfloat16,
     dispatched_as_traced,
     without_contents,
 )
@@ -193,6 +194,13 @@ def falling_apart_as_on(device: Device) -> Iterator[None]:
         yield
 
 
+def _convolving_as_on(device: Device) -> AbstractContextManager[None]:
+    """Layouts of convolutions as the device's library gives them: `use_cudnn` in
+    `aten/src/ATen/native/Convolution.cpp` asks the device for bfloat16.
+    """
+    return convolving_in_bfloat16() if device.convolves_in_bfloat16 else nullcontext()
+
+
 @contextmanager
 def autocast_on(device: Device, dtype: torch.dtype | None) -> Iterator[None]:
     """Autocast on the host, by the rules of the device. None leaves it as it is."""
@@ -219,6 +227,7 @@ def compare_forward(module: fx.GraphModule, device: Device, autocast: torch.dtyp
         "cuda",
         eager_dispatch((), {chosen.operation: chosen.form(device)}),
         autocast_of("cuda", autocast),
+        _convolving_as_on(device),
     )
     for ours, theirs in zip_longest(here, there):
         if ours is None or theirs is None or ours.operation != theirs.operation:
@@ -274,7 +283,8 @@ def _operations(module: fx.GraphModule, kind: str, *scopes: Any) -> list[Ran]:
 def _untold(what: str, failure: Exception) -> CannotCarryOver:
     said = str(failure).splitlines()[0] if str(failure) else repr(failure)
     return CannotCarryOver(
-        f"PyTorch does not tell without a device what {what} gives there: {said}"
+        f"PyTorch does not tell without a device what {what} gives on a GPU ({said}): plan this "
+        "step on the device itself"
     )
 
 
@@ -356,7 +366,7 @@ def carry_over(module: fx.GraphModule, device: Device) -> None:
             _refuse_by_name(str(node.target))
     runner = _Carrier(module, "cuda")
     placeholders = module.graph.find_nodes(op="placeholder")
-    with without_contents(), torch.no_grad():
+    with without_contents(), torch.no_grad(), _convolving_as_on(device):
         try:
             runner.run(*[runner.moved(node.meta["val"]) for node in placeholders])
         except CannotCarryOver:

@@ -20,6 +20,8 @@ from rekindle.errors import InvalidInput
 
 FLASH_FROM = (8, 0)
 """The first compute capability with flash attention."""
+BFLOAT16_FROM = (8, 0)
+"""The first with cuDNN's convolutions in bfloat16."""
 CUDNN_PREFERRED = (9, 10)
 """Compute capabilities, by their first number, on which cuDNN's attention comes first."""
 CONSUMER = ((8, 6), (8, 9), (12, 0), (12, 1))
@@ -61,6 +63,11 @@ class Device:
     def has_flash_attention(self) -> bool:
         """Whether PyTorch's flash attention runs there."""
         return self.is_rocm or self.capability >= FLASH_FROM
+
+    @property
+    def convolves_in_bfloat16(self) -> bool:
+        """Whether the library's convolutions take bfloat16."""
+        return self.is_rocm or self.capability >= BFLOAT16_FROM
 
     @property
     def prefers_cudnn_attention(self) -> bool:

@@ -13,7 +13,7 @@ from unittest import mock
 
 import torch
 
-from rekindle.torch.interfaces import Interface, TorchDispatchMode, require
+from rekindle.torch.interfaces import Interface, TorchDispatchMode, pytree, require
 
 NEEDED: tuple[Interface, ...] = (
     ("FakeTensor", "torch._subclasses.fake_tensor"),
@@ -29,6 +29,7 @@ NEEDED: tuple[Interface, ...] = (
     ("_fused_rms_norm_backward", "torch.ops.aten"),
     ("_softmax", "torch.ops.aten"),
     ("_log_softmax", "torch.ops.aten"),
+    ("_select_conv_backend", "torch._C"),
 )
 require(NEEDED)
 
@@ -110,6 +111,30 @@ class Operations(TorchDispatchMode):
         if str(function) not in IDLE:
             self.saw(str(function))
         return function(*args, **kwargs)
+
+
+@contextmanager
+def convolving_in_bfloat16() -> Iterator[None]:
+    """Convolutions in bfloat16 are those of half precision in this scope.
+
+    PyTorch asks the device whether cuDNN has them, and without one takes a kernel of its own, whose
+    results are laid out in another way.
+    """
+    select = torch._C._select_conv_backend
+
+    def as_half(tensor: Any) -> Any:
+        if not isinstance(tensor, torch.Tensor) or tensor.dtype != torch.bfloat16:
+            return tensor
+        return torch.empty_strided(
+            tensor.shape, tensor.stride(), dtype=torch.float16, device=tensor.device
+        )
+
+    def ask(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = pytree.tree_map(as_half, (args, kwargs))
+        return select(*args, **kwargs)
+
+    with mock.patch.object(torch._C, "_select_conv_backend", ask):
+        yield
 
 
 @contextmanager

@@ -18,7 +18,7 @@ import json
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -27,7 +27,7 @@ from typing import Any, Protocol
 import torch
 
 from rekindle import _native
-from rekindle.errors import InvalidInput
+from rekindle.errors import InvalidInput, RekindleError
 from rekindle.torch.bit_check import differ
 from rekindle.torch.capture import arguments_of
 from rekindle.torch.interfaces import pytree
@@ -35,7 +35,7 @@ from rekindle.torch.measure import measure_peak
 from rekindle.torch.module import compile, session_of
 from rekindle.torch.randomness import GeneratorStates
 from rekindle.torch.target.margins import CONTEXT
-from rekindle.torch.target.saved import SavedStep
+from rekindle.torch.target.saved import SavedStep, dtype_of
 
 FORMAT = "rekindle.record/1"
 RUNS = 3
@@ -152,7 +152,10 @@ class Record:
     def write(self, path: str | Path) -> Path:
         """Writes `rekindle.record/1`."""
         path = Path(path)
-        path.write_text(json.dumps({"format": FORMAT, **asdict(self)}, indent=1) + "\n")
+        try:
+            path.write_text(json.dumps({"format": FORMAT, **asdict(self)}, indent=1) + "\n")
+        except OSError as error:
+            raise InvalidInput(f"the record cannot be written: {error}") from error
         return path
 
 
@@ -197,31 +200,61 @@ def load(script: str | Path) -> ModuleType:
     if spec is None or spec.loader is None or not Path(script).exists():
         raise InvalidInput(f"{script} is no Python file")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with _of_the_script(f"{script} does not run"):
+        spec.loader.exec_module(module)
     for name in ("make_model", "make_batch"):
         if not callable(getattr(module, name, None)):
             raise InvalidInput(f"{script} has no function {name}()")
     return module
 
 
+@contextlib.contextmanager
+def _of_the_script(what: str) -> Iterator[None]:
+    """Errors of the user's own code, with where they are from."""
+    try:
+        yield
+    except RekindleError:
+        raise
+    except Exception as error:
+        raise InvalidInput(f"{what}: {type(error).__name__}: {error}") from error
+
+
 def compare(saved: SavedStep, plan: str | Path, script: ModuleType, meter: Meter) -> Record:
     """The record of a step."""
-    model = script.make_model().to(meter.kind)
-    batch = pytree.tree_map_only(torch.Tensor, lambda t: t.to(meter.kind), script.make_batch())
-    make_optimizer = getattr(script, "make_optimizer", None)
-    optimizer = make_optimizer(model) if make_optimizer is not None else None
+    if saved.is_for_gpu != (meter.kind == "cuda"):
+        raise InvalidInput(
+            f"{plan} is a plan for {saved.device}, and this would run on {meter.name} "
+            f"({meter.kind}): verify it there, or plan for the device that is here"
+        )
+    dtype, lower = dtype_of(saved.dtype), dtype_of(saved.autocast)
+
+    def there_is(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(meter.kind, dtype if tensor.is_floating_point() else None)
+
+    with _of_the_script("make_model(), make_batch() or make_optimizer() of the script fails"):
+        model = script.make_model().to(meter.kind, dtype)
+        batch = pytree.tree_map_only(torch.Tensor, there_is, script.make_batch())
+        make_optimizer = getattr(script, "make_optimizer", None)
+        optimizer = make_optimizer(model) if make_optimizer is not None else None
     args, kwargs = arguments_of(batch)
+
+    def loss_of(module: torch.nn.Module) -> torch.Tensor:
+        with torch.autocast(meter.kind, lower) if lower else contextlib.nullcontext():
+            return _loss(module(*args, **kwargs))
+
+    with _of_the_script("the step that the script makes fails without a plan"):
+        loss_of(model)
     start, draws = _copy(model.state_dict()), GeneratorStates()
     if optimizer is not None:
         # Its state is there in every step but the first.
-        _loss(model(*args, **kwargs)).backward()
+        loss_of(model).backward()
         optimizer.step()
     kept = _tensors(dict(optimizer.state)) if optimizer is not None else []
     there = [*model.parameters(), *model.buffers(), *_tensors((args, kwargs)), *kept]
 
     def run(module: torch.nn.Module) -> tuple[Measured, float, dict[str, torch.Tensor]]:
         def step() -> None:
-            results.append(_loss(module(*args, **kwargs)))
+            results.append(loss_of(module))
             results[-1].backward()
 
         # The first step warms up, the second is measured, and the rest are timed.

@@ -34,6 +34,10 @@ class SavedStep:
     predicted: dict[str, Any] = field(default_factory=dict)
     """Bytes and microseconds, by name; `reserved` and `allocated` only for a GPU."""
     margins: dict[str, int] = field(default_factory=dict)
+    dtype: str = ""
+    """Of the model's and the batch's real numbers, as `bfloat16`, where it is not their own."""
+    autocast: str = ""
+    """The lower precision of mixed precision, likewise."""
 
     @staticmethod
     def of(planned: TracedPlan) -> SavedStep:
@@ -56,7 +60,14 @@ class SavedStep:
             torch.__version__,
             predicted,
             {margin.name: margin.bytes for margin in step.margins},
+            _name(step.dtype),
+            _name(step.autocast),
         )
+
+    @property
+    def is_for_gpu(self) -> bool:
+        """Whether a GPU's allocator was predicted."""
+        return "reserved" in self.predicted
 
     def write(self, path: str | Path) -> Path:
         """Writes `rekindle.step/1`."""
@@ -73,6 +84,8 @@ class SavedStep:
             "torch": self.torch_version,
             "predicted": self.predicted,
             "margins": self.margins,
+            "dtype": self.dtype,
+            "autocast": self.autocast,
             "graph": json.loads(self.graph.to_json()),
             "plan": json.loads(self.plan.to_json()),
         }
@@ -104,6 +117,8 @@ class SavedStep:
                 str(found["torch"]),
                 dict(found["predicted"]),
                 {str(name): int(size) for name, size in found["margins"].items()},
+                _dtype_name(found.get("dtype", "")),
+                _dtype_name(found.get("autocast", "")),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidInput(f"{path} is no saved plan: {error}") from error
@@ -121,6 +136,21 @@ class SavedStep:
                 f"{self.device} with PyTorch {self.torch_version}): {_difference(planned, found)}; "
                 "plan again with the same batch, types, optimizer and PyTorch"
             )
+
+
+def dtype_of(name: str) -> torch.dtype | None:
+    """The type of that name; None for no name."""
+    return getattr(torch, name) if name else None
+
+
+def _name(dtype: torch.dtype | None) -> str:
+    return "" if dtype is None else str(dtype).removeprefix("torch.")
+
+
+def _dtype_name(name: str) -> str:
+    if name and not isinstance(getattr(torch, name, None), torch.dtype):
+        raise ValueError(f"PyTorch has no type {name!r}")
+    return name
 
 
 def _difference(planned: _native.Graph, found: _native.Graph) -> str:

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-
 
 import torch
 
@@ -30,7 +30,7 @@ from rekindle.torch.interfaces import storage_key
 from rekindle.torch.joint import Joint
 from rekindle.torch.lower import Lowered, lower
 from rekindle.torch.planning import build, timed
-from rekindle.torch.target.batches import largest, resized, scaled, size_of
+from rekindle.torch.target.batches import largest, resized, size_of
 from rekindle.torch.target.costs import predicted_microseconds
 from rekindle.torch.target.devices import Device, device_named
 from rekindle.torch.target.margins import Margin, default_margins, replaced_margins
@@ -166,6 +166,8 @@ class TracedStep:
     device: Device
     batch_size: int
     margins: tuple[Margin, ...]
+    dtype: torch.dtype | None
+    autocast: torch.dtype | None
     costs: str
     """Where the times are from."""
     expandable_segments: bool
@@ -202,7 +204,7 @@ class TracedStep:
 
     def max_batch(self, budget: int | str | None = None) -> Batches:
         """The largest batches that fit, each way. The step is captured at two sizes, from which
-        those between and beyond follow, and once more at each answer and the size behind it.
+        the others follow, and once more at each answer, which must be the step that followed.
         """
         room = self._room(budget)
         captured: dict[int, _native.Graph] = {self.batch_size: self.graph}
@@ -212,16 +214,12 @@ class TracedStep:
                 captured[size] = self.at(size).graph
             return captured[size]
 
-        # A batch of one is often another graph: what has one row is not copied.
-        small = max(self.batch_size, 2)
-        large = small + 1
-        line = scaled(graph_at(small), small, graph_at(large), large)
-
-        def answer(way: str) -> int:
-            fits = lambda graph: self._try(graph, way, room).fits  # noqa: E731
-            return largest(lambda n: fits(graph_at(n)), lambda n: line and fits(line(n)))
-
-        sizes = {way: answer(way) for way in self._ways()}
+        sizes: dict[str, int] = {}
+        for way in self._ways():
+            # What fits in one way fits in those that can do more.
+            least = max(sizes.values(), default=0)
+            fits = partial(self._fits_beyond, way=way, room=room)
+            sizes[way] = largest(fits, graph_at, self.batch_size, least)
         return Batches(
             room + self.margin_bytes,
             self.device.name,
@@ -310,6 +308,12 @@ class TracedStep:
         moving = self._try_to_plan(graph, room, self.device.store)
         return moving if moving.fits or moving.needed < alone.needed else alone
 
+    def _fits_beyond(self, graph: _native.Graph, *, way: str, room: int) -> bool:
+        """Whether a batch fits that is larger than what the ways before this one can do."""
+        if way == "offload":
+            return self._try_to_plan(graph, room, self.device.store).fits
+        return self._try(graph, way, room).fits
+
     def _try_to_plan(self, graph: _native.Graph, room: int, store: str | None) -> Way:
         settings = Settings(room, "roofline", effort=FEASIBLE_EFFORT, store=store)
         try:
@@ -385,7 +389,17 @@ def trace(
             return plan.peak if target.is_gpu else build(joint, lowered, graph, plan).peak
 
         return TracedStep(
-            graph, title, target, count, tuple(lines), costs, expandable_segments, at, exact
+            graph,
+            title,
+            target,
+            count,
+            tuple(lines),
+            dtype,
+            autocast,
+            costs,
+            expandable_segments,
+            at,
+            exact,
         )
 
     def _batch_of(count: int) -> Batch:
