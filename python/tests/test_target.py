@@ -8,6 +8,7 @@ import pickle
 import tempfile
 import unittest
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -19,6 +20,7 @@ from rekindle.torch import allow_atomics, trace
 from rekindle.torch.capture import capture
 from rekindle.torch.effects import Effect, effect_of
 from rekindle.torch.module import session_of
+from rekindle.torch.target.attention import Options
 from rekindle.torch.target.autocast import HOST_ONLY, KERNELS
 from rekindle.torch.target.carry_over import SUBSTITUTIONS, autocast_on
 from rekindle.torch.target.devices import DEVICES, device_named
@@ -230,6 +232,67 @@ class AGpu(TargetCase):
                 self.assertIn("aten.native_dropout.default", names)
                 self.assertIn("aten._fused_rms_norm_backward.default", names)
                 self.assertFalse([name for name in names if "for_cpu" in name])
+
+    def test_attention_is_chosen_as_pytorch_chooses(self) -> None:
+        """Conditions of `sdp_utils.cpp`, with the kernel that it takes; sizes are batch, heads, heads of
+        keys, rows, columns and the size of a head.
+        """
+        usual = (2, 4, 4, 16, 16, 64)
+        for device, dtype, sizes, options, kernel in (
+            ("H100-80GB", HALF, usual, {}, "cudnn"),
+            ("H100-80GB", HALF, (2, 4, 4, 16, 16, 60), {}, "flash"),
+            ("H100-80GB", HALF, (2, 4, 4, 16, 1, 64), {}, "flash"),
+            ("H100-80GB", HALF, (70_000, 4, 4, 16, 16, 8), {}, "flash"),
+            ("H100-80GB", HALF, usual, {"dropout": 0.1}, "flash"),
+            ("H100-80GB", HALF, usual, {"dropout": 0.125}, "cudnn"),
+            ("H100-80GB", HALF, (2, 4, 2, 16, 16, 64), {"is_grouped": True}, "cudnn"),
+            ("H100-80GB", HALF, (2, 4, 1, 16, 16, 64), {}, "cudnn"),
+            ("A100-80GB", HALF, (2, 4, 2, 16, 16, 64), {"is_grouped": True}, "flash"),
+            ("A100-80GB", HALF, (2, 4, 2, 16, 16, 64), {}, "math"),
+            ("A100-80GB", HALF, (2, 4, 1, 16, 16, 64), {}, "flash"),
+            ("A100-80GB", HALF, (2, 4, 3, 16, 16, 64), {"is_grouped": True}, "math"),
+            (
+                "A100-80GB",
+                HALF,
+                (2, 4, 2, 16, 16, 64),
+                {"is_grouped": True, "mask": 1},
+                "efficient",
+            ),
+            ("A100-80GB", HALF, usual, {"mask": 1}, "efficient"),
+            ("A100-80GB", HALF, (2, 4, 4, 16, 8, 64), {"is_causal": True}, "efficient"),
+            ("A100-80GB", HALF, (2, 4, 4, 16, 16, 264), {}, "efficient"),
+            ("A100-80GB", HALF, (2, 4, 4, 16, 16, 260), {}, "math"),
+            ("A100-80GB", torch.float32, (2, 4, 4, 16, 16, 62), {}, "math"),
+            ("A100-80GB", torch.float64, usual, {}, "math"),
+            ("T4", torch.float32, (2, 4, 4, 16, 16, 62), {}, "efficient"),
+            ("T4", torch.float16, usual, {}, "efficient"),
+            ("T4", torch.float16, (2, 4, 4, 16, 16, 62), {}, "math"),
+            ("T4", HALF, usual, {}, "math"),
+            ("RTX4090", HALF, (2, 4, 4, 16, 16, 200), {}, "efficient"),
+            ("RTX4090", HALF, (2, 4, 4, 16, 16, 232), {}, "flash"),
+            ("RTX4090", HALF, (2, 4, 4, 16, 16, 232), {"dropout": 0.1}, "efficient"),
+            ("MI300X", HALF, usual, {}, "flash"),
+            ("MI300X", HALF, (2, 4, 2, 16, 16, 64), {"is_grouped": True, "mask": 1}, "math"),
+        ):
+            batch, heads, groups, rows, columns, size = sizes
+            made = partial(torch.empty, dtype=dtype, device="meta")
+            tensors = (
+                made(batch, heads, rows, size),
+                made(batch, groups, columns, size),
+                made(batch, groups, columns, size),
+            )
+            mask = made(rows, columns) if "mask" in options else None
+            found = Options(
+                device_named(device),
+                mask,
+                options.get("dropout", 0.0),
+                options.get("is_causal", False),
+                options.get("is_grouped", False),
+            )
+            ways = ("cudnn", "flash", "efficient")
+            chosen = [way for way in ways if getattr(found, f"{way}_runs")(*tensors)]
+            with self.subTest(f"{device}, {dtype}, {sizes}, {options}"):
+                self.assertEqual([*chosen, "math"][0], kernel)
 
     def test_what_is_saved_is_what_the_meta_functions_of_cuda_say(self) -> None:
         joint = capture(on_meta(Attends()), tokens(), device_named("A100-80GB"), HALF)

@@ -23,6 +23,10 @@ from rekindle.torch.target.interfaces import ATEN, CUDNN, EFFICIENT, FLASH, MATH
 HALF = (torch.float16, torch.bfloat16)
 LARGEST_FLASH_HEAD = 256
 LARGEST_CUDNN_HEAD = 128
+LARGEST_CUDNN_SIZE = 65535
+"""Of batches and of heads."""
+TENSOR_CORES_FROM = (8, 0)
+"""From this compute capability on single precision is aligned, too, and bfloat16 is taken."""
 WIDE_HEADS_FROM, WIDE_HEADS_TO = 192, 224
 """Consumer GPUs train with heads up to the first, and above the second if nothing is dropped."""
 FLASH_ALIGNMENT = 8
@@ -87,8 +91,9 @@ class Options:
             self.device.prefers_cudnn_attention
             and torch.backends.cuda.cudnn_sdp_enabled()
             and not torch.are_deterministic_algorithms_enabled()
-            and self._is_regular(query, key, value, can_be_grouped=True)
+            and self._is_regular(query, key, value, can_be_grouped=True, has_same_groups=False)
             and query.dtype in HALF
+            and max(query.shape[:2]) <= LARGEST_CUDNN_SIZE
             and max(heads) <= LARGEST_CUDNN_HEAD
             and not any(size % FLASH_ALIGNMENT for size in heads)
             and float(self.dropout * 16).is_integer()
@@ -117,34 +122,48 @@ class Options:
 
     def efficient_runs(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
         """In single precision too, and with a mask."""
-        alignment = 8 if query.dtype in HALF else 4
+        is_new = self.device.is_rocm or self.device.capability >= TENSOR_CORES_FROM
+        alignment = 8 if query.dtype in HALF else 4 if is_new else 1
+        dtypes = (torch.float16, torch.float32, *((torch.bfloat16,) if is_new else ()))
         sizes = query.shape[-1], value.shape[-1]
         return (
             torch.backends.cuda.mem_efficient_sdp_enabled()
             and self._is_regular(query, key, value, can_be_grouped=not self.device.is_rocm)
-            and query.dtype in (*HALF, torch.float32)
+            and query.dtype in dtypes
             and not any(size % alignment for size in sizes)
-            and all(
-                tensor.storage_offset() % alignment == 0
-                for tensor in (query, key, value)
-                if tensor.numel()
+            and (
+                self.device.is_rocm
+                or not is_new
+                or all(
+                    tensor.storage_offset() % alignment == 0
+                    for tensor in (query, key, value)
+                    if tensor.numel()
+                )
             )
         )
 
     def _is_regular(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, can_be_grouped: bool
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        *,
+        can_be_grouped: bool,
+        has_same_groups: bool = True,
     ) -> bool:
         """Shapes, types and strides that every fused kernel asks for."""
         tensors = (query, key, value)
         if any(tensor.dim() != 4 for tensor in tensors):
             return False
         are_equal = query.shape[1] == key.shape[1] == value.shape[1]
-        is_group = (
-            can_be_grouped
-            and self.is_grouped
-            and key.shape[1] == value.shape[1]
-            and query.shape[1] % key.shape[1] == 0
+        groups = {key.shape[1], value.shape[1]}
+        is_divided = (
+            self.is_grouped
+            and all(size and query.shape[1] % size == 0 for size in groups)
+            and (len(groups) == 1 or not has_same_groups)
         )
+        # One head for all queries needs no leave, but where groups are asked for they are checked.
+        is_group = can_be_grouped and (is_divided or (not self.is_grouped and groups == {1}))
         return (
             len({tensor.dtype for tensor in tensors}) == 1
             and len({tensor.shape[0] for tensor in tensors}) == 1
