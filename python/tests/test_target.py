@@ -234,9 +234,7 @@ class AGpu(TargetCase):
                 self.assertFalse([name for name in names if "for_cpu" in name])
 
     def test_attention_is_chosen_as_pytorch_chooses(self) -> None:
-        """Conditions of `sdp_utils.cpp`, with the kernel that it takes; sizes are batch, heads, heads of
-        keys, rows, columns and the size of a head.
-        """
+        """Sizes are batch, heads, heads of keys, rows, columns and the size of a head."""
         usual = (2, 4, 4, 16, 16, 64)
         for device, dtype, sizes, options, kernel in (
             ("H100-80GB", HALF, usual, {}, "cudnn"),
