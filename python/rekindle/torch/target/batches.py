@@ -106,9 +106,9 @@ def largest(
     captured: Callable[[int], _native.Graph],
     known: int,
     least: int,
-) -> int:
-    """The size of a batch that fits while the next one does not; 0 if 1 does not fit. `least` is
-    known to fit, and `known` is a size that has been captured.
+) -> tuple[int, int]:
+    """The size of a batch that fits while the next one does not, or 0 if 1 does not fit; and the
+    size from which it followed. `least` is known to fit; sizes follow from `known` first.
 
     Sizes follow from two neighbours. The answer is captured, and must be the graph that followed;
     if it is not, as where scores grow with the square of the batch, it and its neighbour are the
@@ -124,9 +124,9 @@ def largest(
         if guess < 2:
             break
         if guess == least or (_is_same(captured(guess), line(guess)) and fits(captured(guess))):
-            return guess
+            return guess, at
         at = guess
-    return _search(lambda n: n <= least or fits(captured(n)), least, 1)
+    return _search(lambda n: n <= least or fits(captured(n)), least, 1), known
 
 
 def _fits_on(line: Line, fits: Callable[[_native.Graph], bool], least: int, size: int) -> bool:

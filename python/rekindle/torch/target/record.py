@@ -239,7 +239,7 @@ def compare(saved: SavedStep, plan: str | Path, script: ModuleType, meter: Meter
     args, kwargs = arguments_of(batch)
 
     def loss_of(module: torch.nn.Module) -> torch.Tensor:
-        with torch.autocast(meter.kind, lower) if lower else contextlib.nullcontext():
+        with torch.autocast(meter.kind, lower, enabled=lower is not None):
             return _loss(module(*args, **kwargs))
 
     with _of_the_script("the step that the script makes fails without a plan"):

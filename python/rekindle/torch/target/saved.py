@@ -140,7 +140,8 @@ class SavedStep:
 
 def dtype_of(name: str) -> torch.dtype | None:
     """The type of that name; None for no name."""
-    return getattr(torch, name) if name else None
+    found: torch.dtype | None = getattr(torch, name) if name else None
+    return found
 
 
 def _name(dtype: torch.dtype | None) -> str:

@@ -215,11 +215,12 @@ class TracedStep:
             return captured[size]
 
         sizes: dict[str, int] = {}
+        known = self.batch_size
         for way in self._ways():
             # What fits in one way fits in those that can do more.
             least = max(sizes.values(), default=0)
             fits = partial(self._fits_beyond, way=way, room=room)
-            sizes[way] = largest(fits, graph_at, self.batch_size, least)
+            sizes[way], known = largest(fits, graph_at, known, least)
         return Batches(
             room + self.margin_bytes,
             self.device.name,
