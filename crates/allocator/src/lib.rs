@@ -8,8 +8,8 @@
 //! serves it from segments of 2 and 20 MiB and more, and keeps what is given back; so the device
 //! must have more than the peak. All of it follows from the order of the requests: [`Caching`]
 //! replays the rules, [`footprint`] feeds it what the one replay of a schedule tells, and
-//! [`plan_reserved`] plans so that what is reserved is within a budget; [`fit_reserved`] says whether
-//! that is possible.
+//! [`plan_reserved`] plans so that what is reserved is within a budget; [`fit_reserved`] says
+//! whether that is possible.
 //!
 //! Everything here is a prediction: nothing is allocated and no device is asked.
 
