@@ -86,7 +86,8 @@ def run(kind: str, rank: int) -> str:
     plain = DistributedDataParallel(network) if is_parallel else network
     expected = gradients(plain, batch) if kind not in ("different", "missing") else []
     network = build(kind, rank)
-    if kind == "while training":
+    is_changed = kind in ("while training", "tensor parallel")
+    if is_changed:
         # The plan is looked for while training goes on, and all change over at the third call.
         planning.LONG_SEARCH, better_plan.CALLS = 0, 2
     if kind in ("ddp inside", "while training"):
@@ -99,7 +100,7 @@ def run(kind: str, rank: int) -> str:
         found = gradients(model, batch)
         if not all(torch.equal(ours, theirs) for ours, theirs in zip(found, expected, strict=True)):
             return "other gradients"
-    if kind == "while training" and session_of(model)._better:
+    if is_changed and session_of(model)._better:
         return "still the first plan"
     plans = "".join(planned.plan.to_json() for planned in session_of(model).planned)
     digests: list[str | None] = [None] * WORLD

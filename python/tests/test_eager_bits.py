@@ -15,7 +15,7 @@ from unittest import mock
 import numpy
 import rekindle
 import torch
-from rekindle.torch import eager_route
+from rekindle.torch import eager_check, eager_route
 from rekindle.torch.module import session_of
 from rekindle.torch.target import carry_over
 from torch import nn
@@ -39,12 +39,12 @@ class Steps(nn.Module):
 
 
 class Twice(nn.Module):
-    """One batch norm, used several times in a forward."""
+    """One norm, used several times in a forward."""
 
-    def __init__(self, uses: int) -> None:
+    def __init__(self, uses: int, norm: nn.Module | None = None) -> None:
         super().__init__()
         self.layers = nn.ModuleList(nn.Conv2d(8, 8, 3, padding=1) for _ in range(uses))
-        self.norm = nn.BatchNorm2d(8)
+        self.norm = norm or nn.BatchNorm2d(8)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for layer in self.layers:
@@ -173,12 +173,16 @@ class Bits(Case):
         module = Steps([exactly, FUNCTIONS[0], exactly])
         self.assert_alike(module, torch.randn(BATCH), autocast=torch.bfloat16)
 
-    def test_a_batch_norm_used_twice(self) -> None:
-        for uses in (2, 4):
-            with self.subTest(uses=uses):
+    def test_a_norm_used_twice(self) -> None:
+        """Instance norms with running statistics repeat these for a batch norm, and average what
+        it makes of them.
+        """
+        instances = nn.InstanceNorm2d(8, affine=True, track_running_stats=True)
+        for uses, norm in ((2, None), (4, None), (4, instances)):
+            with self.subTest(uses=uses, norm=norm):
                 torch.manual_seed(0)
                 x = torch.randn(4, 8, 12, 12)
-                module = Twice(uses)
+                module = Twice(uses, norm)
                 planned = self.assert_alike(module, x, 0.7)
                 planned.zero_grad()
                 there = [*planned.parameters(), *planned.buffers(), x]
@@ -203,6 +207,18 @@ class Checks(Case):
 
     def test_a_step_that_is_eagers_passes(self) -> None:
         self.step()
+
+    def test_buffers_are_copied_where_something_is_captured(self) -> None:
+        planned = rekindle.compile(Twice(2), 1.0, profile="roofline", effort=1, check=True)
+        keep, counts = eager_check.EagerCheck.keep_buffers, []
+        for rows in (2, 2, 3):
+            planned.zero_grad()
+            with mock.patch.object(
+                eager_check.EagerCheck, "keep_buffers", autospec=True, side_effect=keep
+            ) as kept:
+                planned(torch.randn(rows, 8, 4, 4)).backward()
+            counts.append(kept.call_count)
+        self.assertEqual(counts, [1, 0, 1])
 
     def test_a_capture_that_computes_something_else_is_refused(self) -> None:
         with mock.patch.object(carry_over, "eager_dispatch", contextlib.nullcontext):

@@ -20,7 +20,7 @@ from torch.func import functional_call
 
 from rekindle.errors import CheckFailed
 from rekindle.torch.bit_check import differ
-from rekindle.torch.interfaces import pytree, when_backward_ends
+from rekindle.torch.interfaces import pytree, when_backward_ends, without_modes
 from rekindle.torch.randomness import GeneratorStates, same_draws
 
 
@@ -36,17 +36,28 @@ class _Forward(torch.nn.Module):
 
 
 class EagerCheck:
-    """The comparison of one call with eager. Made before the planned forward runs."""
+    """The comparison of one call with eager. Made before the planned forward is called."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self.module = module
         self.states = GeneratorStates()
-        self.buffers = {name: b.clone() for name, b in _Forward(module).named_buffers()}
+        self.buffers: dict[str, torch.Tensor] | None = None
+
+    def keep_buffers(self) -> None:
+        """Copies the buffers, before anything of the call runs: only a call that captures
+        something is compared, so the others need no copies.
+        """
+        if self.buffers is None:
+            # A graph is captured in a mode whose tensors have no contents; these have.
+            with without_modes(), torch.no_grad():
+                known = _Forward(self.module).named_buffers()
+                self.buffers = {name: buffer.clone() for name, buffer in known}
 
     def compare(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """The planned forward gave `result`: compares it, and has the gradients compared when their
         backward ends.
         """
+        assert self.buffers is not None
         with same_draws():
             self.states.put_back()
             expected = functional_call(_Forward(self.module), self.buffers, args, kwargs)

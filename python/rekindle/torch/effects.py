@@ -7,6 +7,7 @@ computed again without them.
 
 from __future__ import annotations
 
+import operator
 from enum import Enum
 from typing import Any
 
@@ -108,13 +109,26 @@ def unread(node: fx.Node) -> tuple[int, ...]:
     """The positions of arguments that the node takes but that its results do not depend on.
 
     In training mode a batch norm normalises with the statistics of the batch; the running ones go
-    into their own update alone, which happens in the forward, and the backward ignores them.
+    into their own update alone, which happens in the forward, and the backward ignores them. Those
+    that are made for one batch norm (an instance norm repeats the model's) are taken for read, so
+    that they are there.
     """
     if node.target is BATCH_NORM and node.args[5]:
-        return RUNNING_STATISTICS
+        given = [node.args[position] for position in RUNNING_STATISTICS]
+        return RUNNING_STATISTICS if all(_is_known_before(value) for value in given) else ()
     if node.target is BATCH_NORM_BACKWARD and node.args[7]:
         return RUNNING_STATISTICS
     return ()
+
+
+def _is_known_before(statistics: Any) -> bool:
+    """Whether running statistics are an input's, or an earlier batch norm's: these have run by the
+    time when they are needed, whoever reads them.
+    """
+    if not isinstance(statistics, fx.Node) or statistics.op == "placeholder":
+        return True
+    made_by = statistics.args[0] if statistics.target is operator.getitem else None
+    return isinstance(made_by, fx.Node) and made_by.target is BATCH_NORM
 
 
 def passed_on(node: fx.Node) -> list[fx.Node]:
@@ -134,7 +148,7 @@ def again(node: fx.Node) -> tuple[Any, tuple[Any, ...], int | None]:
 
     The results that both forms have are bit-equal.
     """
-    if node.target is BATCH_NORM and node.args[5]:
+    if node.target is BATCH_NORM and unread(node):
         source, weight, bias, _, _, training, momentum, epsilon = node.args
         return BATCH_NORM_AGAIN, (source, weight, bias, training, momentum, epsilon), 3
     return node.target, without_unread(node), None

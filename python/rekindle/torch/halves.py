@@ -47,7 +47,7 @@ class Halves:
         self.transfers = transfers
         """What moves values to the store, if there is one."""
         self._slots = 0
-        """How many values AOTAutograd keeps for the backward."""
+        """How many tensors AOTAutograd keeps for the backward."""
         self._forward: Boxed
         self._backward: Boxed
         self._watch = self._new_watch()
@@ -59,7 +59,7 @@ class Halves:
 
     def forward(self, module: fx.GraphModule) -> Boxed:
         """Runs the forward of the plan of the time."""
-        self._slots = len(outputs_of(module.graph)) - self._num_outputs
+        self._slots = len(saved_by(module, self._num_outputs)[0])
         self._forward = self._watched_forward(self._executor(module, is_backward=False))
 
         def call(arguments: list[Any]) -> Any:
@@ -101,25 +101,27 @@ class Halves:
         """Runs another plan of the graph from now on. No forward may wait for its backward. False
         if it saves more values than there is room for: then nothing has changed.
         """
-        saved = len(outputs_of(planned.modules.forward.graph)) - self._num_outputs
-        if saved > self._slots:
+        first = len(saved_by(self.planned.modules.forward, self._num_outputs)[1])
+        tensors, objects = map(len, saved_by(planned.modules.forward, self._num_outputs))
+        if tensors > self._slots or objects != first:
             return False
         self.planned = planned
         self._watch = self._new_watch()
         forward = self._watched_forward(self._boxed(planned.modules.forward, is_backward=False))
         backward = self._watched_backward(self._boxed(planned.modules.backward, is_backward=True))
-        unused, slots = [torch.empty(0)] * (self._slots - saved), self._slots
+        unused, slots = [torch.empty(0)] * (self._slots - tensors), self._slots
+        end = self._num_outputs + tensors
 
         def run_forward(arguments: list[Any]) -> Any:
             results = list(forward(arguments))
             kept = [
                 value.detach() if is_view(value) else value
-                for value in results[self._num_outputs :]
+                for value in results[self._num_outputs : end]
             ]
-            return [*results[: self._num_outputs], *kept, *unused]
+            return [*results[: self._num_outputs], *kept, *unused, *results[end:]]
 
         def run_backward(arguments: list[Any]) -> Any:
-            del arguments[saved:slots]
+            del arguments[tensors:slots]
             return backward(arguments)
 
         self._forward, self._backward = run_forward, run_backward
@@ -134,22 +136,30 @@ def leave_room(planned: PlannedGraph) -> None:
     forward = forward_nodes(joint)
     wanted = sum(any(user not in forward for user in node.users) for node in forward)
     wanted += len(planned.lowered.token_of)
-    outputs = outputs_of(modules.forward.graph)
-    room = wanted + wanted // 4 + LEAST_ROOM - (len(outputs) - len(joint.forward_outputs))
+    tensors, objects = saved_by(modules.forward, len(joint.forward_outputs))
+    room = wanted + wanted // 4 + LEAST_ROOM - len(tensors)
     if room <= 0:
         return
     output = modules.forward.graph.output_node()
+    joint_outputs = outputs_of(modules.forward.graph)[: len(joint.forward_outputs)]
     with modules.forward.graph.inserting_before(output):
         empty = modules.forward.graph.call_function(torch.empty, (0,))
     fake_mode = detect_fake_mode([tensors_of(node) for node in joint.primals])
     with fake_mode or contextlib.nullcontext():
         empty.meta["val"] = torch.empty(0)
-    output.args = ([*outputs, *[empty] * room],)
+    output.args = ([*joint_outputs, *tensors, *[empty] * room, *objects],)
     taken = modules.backward.graph.find_nodes(op="placeholder")
-    with modules.backward.graph.inserting_before(taken[len(taken) - len(joint.tangents)]):
+    with modules.backward.graph.inserting_before(taken[len(tensors)]):
         for number in range(room):
             unused = modules.backward.graph.placeholder(f"unused_{number}")
             unused.meta = dict(empty.meta)
+
+
+def saved_by(forward: fx.GraphModule, num_outputs: int) -> tuple[list[fx.Node], list[fx.Node]]:
+    """What a forward hands to its backward: tensors, and behind them what is none."""
+    saved = outputs_of(forward.graph)[num_outputs:]
+    tensors = [value for value in saved if tensors_of(value)]
+    return tensors, saved[len(tensors) :]
 
 
 LEAST_ROOM = 8

@@ -69,6 +69,8 @@ class _Injection:
         """What the forward has when it ends."""
         self.saved: dict[fx.Node, fx.Node] = {}
         """A value of the forward → the backward's placeholder for it; in the order of saving."""
+        self.saved_objects: dict[fx.Node, fx.Node] = {}
+        """Likewise, what is no tensor (who is in a group of processes). PyTorch wants it last."""
         self.lying_in: dict[int, set[fx.Node]] = {}
         """The original values that lie in each live storage and may be in `live` or `left`."""
         self.states: dict[fx.Node, fx.Node] = {}
@@ -107,7 +109,7 @@ class _Injection:
         for storage in sorted(self.leaving | self.arriving):
             self.finish(storage)
         self.backward.output(gradients)
-        self.forward.output([*outputs, *self.saved])
+        self.forward.output([*outputs, *self.saved, *self.saved_objects])
         for graph in (self.forward, self.backward):
             _drop_unread(graph)
         return self.forward, self.backward
@@ -174,14 +176,18 @@ class _Injection:
 
     def saved_for(self, value: fx.Node) -> fx.Node:
         """The backward's placeholder for a value that the forward saves. They stand before the
-        tangents.
+        tangents, and objects behind tensors.
         """
-        if value not in self.saved:
-            with self.graph.inserting_before(self.first_tangent):
+        saved = self.saved if tensors_of(value) else self.saved_objects
+        if value not in saved:
+            behind = self.first_tangent
+            if saved is self.saved:
+                behind = next(iter(self.saved_objects.values()), behind)
+            with self.graph.inserting_before(behind):
                 copy = self.graph.placeholder(f"saved_{value.name}")
             copy.meta = dict(value.meta)
-            self.saved[value] = copy
-        return self.saved[value]
+            saved[value] = copy
+        return saved[value]
 
     def run_node(self, number: int) -> None:
         node = self.lowered.nodes[number]

@@ -66,7 +66,7 @@ class Joint:
         self.tangents = [node for node in placeholders if node.name.startswith("tangents")]
         self.primals = [node for node in placeholders if not node.name.startswith("tangents")]
         static = set(static_inputs)
-        self.parameters = {node for index, node in enumerate(placeholders) if index in static}
+        self.parameters = {node for node, at in _positions(placeholders).items() if at in static}
         self.output = self.graph.output_node()
         results = outputs_of(self.graph)
         self.forward_outputs = results[:num_forward_outputs]
@@ -152,6 +152,20 @@ class Joint:
             for n in self.graph.nodes
             if n.op == "call_function" and not self.is_view(n) and not is_idle(n)
         )
+
+
+def _positions(placeholders: list[fx.Node]) -> dict[fx.Node, int]:
+    """Which of the inputs, as the model has them, each placeholder is or is a part of: a tensor
+    that is spread over processes is several placeholders.
+    """
+    known: dict[Any, int] = {}
+    found: dict[fx.Node, int] = {}
+    for node in placeholders:
+        about = node.meta.get("desc", node)
+        while hasattr(about, "base"):
+            about = about.base
+        found[node] = known.setdefault(about, len(known))
+    return found
 
 
 REDUCED_IN_PLACE = {"mse_loss", "smooth_l1_loss", "binary_cross_entropy", "soft_margin_loss"}

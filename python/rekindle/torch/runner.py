@@ -175,6 +175,10 @@ class Runner:
         is_alone = not (self.is_parallel or is_sharded(self.module))
         check = EagerCheck(self.module) if session.check and is_alone else None
         compiled = self._compiled_for((session.call.gradients, *map(_described, leaves)))
+        if check is not None:
+            session.call.before_capture = check.keep_buffers
+            if not compiled.is_whole:  # What is captured may come after what has run.
+                check.keep_buffers()
         result = self._call(compiled, args, kwargs)
         compiled.numbers.update(session.call.captured)
         session.end(result)

@@ -107,6 +107,8 @@ class Call:
     """The graphs that ran forward, in order."""
     captured: list[int] = field(default_factory=list)
     """The graphs that were captured, in order."""
+    before_capture: Callable[[], None] | None = None
+    """What is to be done before a graph is captured."""
     flow: Flow = field(default_factory=Flow)
     """What they hand to one another, where that is not known yet."""
     ran_without_gradients: bool = False
@@ -358,6 +360,8 @@ class Session:
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         """Takes a joint graph, gives the forward and the backward of its plan."""
         self._note_split()
+        if self.call.before_capture is not None:
+            self.call.before_capture()
         joint = Joint(joint_module, num_fwd_outputs, static_lifetime_input_indices or ())
         if not self.inductor and not depends_on_layout(joint.tangents):
             take_tangents_as_they_come()
