@@ -117,9 +117,11 @@ class Case(unittest.TestCase):
         autocast: torch.dtype | None = None,
         *,
         inside: bool = False,
+        check: bool = False,
     ) -> rekindle.PlannedModule:
         """A few steps of the planned module leave what those of the module leave."""
-        planned = rekindle.compile(copy.deepcopy(module), budget, profile="roofline", effort=1)
+        options = {"profile": "roofline", "effort": 1, "check": check}
+        planned = rekindle.compile(copy.deepcopy(module), budget, **options)
         for part in (module, planned):
             torch.manual_seed(9)
             for _ in range(3):
@@ -167,6 +169,19 @@ class Bits(Case):
             with torch.autocast("cpu", enabled=False):
                 return x.float() @ torch.full((32, 32), 0.3)
 
+        def attention(x: torch.Tensor) -> torch.Tensor:
+            """Falls apart in half precision; its softmax is not of that type."""
+            heads, mask = x.view(8, 2, 4, 32), torch.zeros(4, 4)
+            mixed = functional.scaled_dot_product_attention(heads, heads, heads, mask, 0.1)
+            return mixed.reshape(x.shape)
+
+        for dtype in (torch.bfloat16, torch.float16):
+            for check in (False, True):
+                torch._dynamo.reset()
+                torch.manual_seed(0)
+                module = Steps([attention, FUNCTIONS[0], attention])
+                x = torch.randn(BATCH)
+                self.assert_alike(module, x, autocast=dtype, inside=True, check=check)
         torch.manual_seed(0)
         module = Steps([exactly, FUNCTIONS[0], exactly])
         self.assert_alike(module, torch.randn(BATCH), autocast=torch.bfloat16, inside=True)

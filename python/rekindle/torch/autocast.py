@@ -3,8 +3,9 @@
 A backward is traced with its forward, when nobody knows from where it will be called. Eager's
 backward follows the autocast of the place where it is called, so that has to be found out: the
 first step is traced for a backward outside of it. If it is called inside, the operations of the
-traced backward run in that autocast, which does to them what it does in eager, and the next step is
-captured anew, with the casts as operations that a plan counts.
+traced backward run in that autocast, which does to them what it does in eager, and what comes out
+in another type is cast to its own, as autograd does between operations. The next step is captured
+anew, with the casts as operations that a plan counts.
 
 Limits: once a backward has been called inside autocast, those that follow are taken to be so.
 """
@@ -54,6 +55,11 @@ class BackwardAutocast:
         device, dtype = self._found
         with torch.autocast(device, dtype):
             yield
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether backwards are called inside that were traced for the outside."""
+        return self._found is not None
 
     def is_to_be_captured_anew(self) -> bool:
         """Whether what is compiled has its backward traced for another place; says so once."""

@@ -30,7 +30,7 @@ class BitCheck:
         self.gradient_names = [f"the gradient {value}" for value in planned.joint.gradients]
         self.plain_forward: Boxed | None = boxed(planned.plain.forward)
         self.plain_backward: Boxed | None = boxed(
-            planned.plain.backward, tangents=self.num_tangents
+            planned.plain.backward, tangents=self.num_tangents, as_traced=True
         )
         self.saved: list[Any] = []
 

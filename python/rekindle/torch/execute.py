@@ -23,10 +23,17 @@ Boxed = Callable[[list[Any]], Any]
 VIEW, RESHAPE = torch.ops.aten.view.default, torch.ops.aten.reshape.default
 
 
-def boxed(module: fx.GraphModule, transfers: Transfers | None = None, tangents: int = 0) -> Boxed:
+def boxed(
+    module: fx.GraphModule,
+    transfers: Transfers | None = None,
+    tangents: int = 0,
+    *,
+    as_traced: bool = False,
+) -> Boxed:
     """The module as a function of one list, which it empties. Values that it moves go where
     `transfers` takes them. The last of its inputs, so many, may be laid out in memory in another
-    way than it was traced for: what cannot be a view of them then is a copy, as in eager.
+    way than it was traced for: what cannot be a view of them then is a copy, as in eager. If a
+    result is to have the type `as_traced`, it is cast where it has another.
     """
     graph = fx.Graph()
     arguments = graph.placeholder("arguments")
@@ -44,6 +51,9 @@ def boxed(module: fx.GraphModule, transfers: Transfers | None = None, tangents: 
                 copies[node].target = transfers.bound(node.target)
             if node.target is VIEW and node in following:
                 copies[node].target = RESHAPE
+            value = node.meta.get("val")
+            if as_traced and isinstance(value, torch.Tensor) and value.is_floating_point():
+                copies[node] = graph.call_function(_cast, (copies[node], value.dtype))
     unpacked = fx.GraphModule(module, graph, f"Boxed{type(module).__name__}")
     run = unpacked.forward
 
@@ -51,6 +61,10 @@ def boxed(module: fx.GraphModule, transfers: Transfers | None = None, tangents: 
         return run(arguments)
 
     return mark_boxed(call)
+
+
+def _cast(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return value.to(dtype)
 
 
 STRIDED = {"as_strided", "as_strided_scatter", "_reshape_alias"}

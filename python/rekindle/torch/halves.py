@@ -5,6 +5,7 @@ what watches over the first step.
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import Any
 
 import torch
@@ -95,7 +96,18 @@ class Halves:
         return compiled.backward.run if is_backward else compiled.forward.run
 
     def _boxed(self, module: fx.GraphModule, *, is_backward: bool) -> Boxed:
-        return boxed(module, self.transfers, len(self.planned.joint.tangents) * is_backward)
+        if not is_backward:
+            return boxed(module, self.transfers)
+        tangents = len(self.planned.joint.tangents)
+        run = boxed(module, self.transfers, tangents)
+        cast = functools.cache(
+            functools.partial(boxed, module, self.transfers, tangents, as_traced=True)
+        )
+
+        def call(arguments: list[Any]) -> Any:
+            return (cast() if self.autocast.is_elsewhere else run)(arguments)
+
+        return mark_boxed(call)
 
     def replace(self, planned: PlannedGraph) -> bool:
         """Runs another plan of the graph from now on. No forward may wait for its backward. False
