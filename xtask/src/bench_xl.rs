@@ -3,8 +3,7 @@
 //!
 //! Each case is `rekindle run` for three steps, the last of which is traced. What a step may take
 //! is compared with what that very step did: how long its kernels ran, and how long its bytes take
-//! at the rates at which the same command measured the disk before it trained. Where the disk has
-//! one channel for both directions, the times of both add up.
+//! while nothing computes, both ways at once through a file of the step's size, right after it.
 
 use std::fmt::Write as _;
 
@@ -13,7 +12,7 @@ use serde_json::Value;
 
 use crate::archive::{Archive, Case, Claim, check_names, lines, list, mebibytes};
 use crate::bench_limit::limit::{BESIDE_THE_BUDGET, Limit};
-use crate::repo::{Repo, show};
+use crate::repo::{Repo, output, show};
 
 /// The budgets.
 const CASES: [Case; 2] = [("3GiB", "3221225472"), ("4GiB", "4294967296")];
@@ -45,9 +44,8 @@ pub(crate) fn run(repo: &Repo, names: &[String]) -> Result<()> {
         "# GPT-2 XL on a disk\n\n`cargo xtask bench xl`, {}.\n\n`rekindle {STEP} --budget BYTES \
          --offload DIR`, in a process whose limit is its budget and {} MiB, enforced by the \
          system. The last step is traced: computed is the sum of its kernels' times, and busy is \
-         how long a transfer was under way in either direction. The disk's seconds are its bytes \
-         at the rates that the same command measured; where both directions share a channel, their \
-         times add up.\n\n| | {} |\n|---|{}\n",
+         how long a transfer was under way in either direction. The disk's seconds are what \
+         its bytes take alone, both ways at once, right after the run (`bytes_alone`).\n\n| | {} |\n|---|{}\n",
         archive.cases_made_on(&CASES)?,
         BESIDE_THE_BUDGET >> 20,
         kept.iter().map(|(case, _)| case.0).collect::<Vec<_>>().join(" | "),
@@ -79,7 +77,7 @@ const CELLS: [Cell; 11] = [
     ("last step: computed, out busy, in busy, s", |row| {
         format!("{:.1}, {:.1}, {:.1}", row.computed, row.busy[0], row.busy[1])
     }),
-    ("its bytes at the disk's rates, s", |row| format!("{:.1}", row.disk)),
+    ("its bytes alone, s", |row| format!("{:.1}", row.disk)),
     ("profile, plan, s", |row| format!("{:.0}, {:.0}", row.prepared[0], row.prepared[1])),
 ];
 
@@ -111,11 +109,19 @@ fn measure(repo: &Repo, case: &Case) -> Result<String> {
         Limit::Group(_) => "a control group",
         Limit::AddressSpace(_) => "address space",
     };
-    row(&said, &traced, limit_bytes, by)
+    let planned = &said["planned"];
+    let sizes =
+        [&said["plain_peak_bytes"], &planned["moved_out_bytes"], &planned["moved_in_bytes"]];
+    let mut alone = repo
+        .cargo("run --quiet --release --locked --package rekindle-engine --example bytes_alone --");
+    alone.arg(&folder).args(sizes.map(Value::to_string));
+    let alone = output(&mut alone)?.trim().parse()?;
+    row(&said, &traced, limit_bytes, by, alone)
 }
 
-/// The line of a run, from what it printed and from the trace of its last step.
-fn row(said: &Value, traced: &Value, limit: u64, by: &str) -> Result<String> {
+/// The line of a run, from what it printed, from the trace of its last step and from the seconds
+/// that its bytes take alone.
+fn row(said: &Value, traced: &Value, limit: u64, by: &str, disk: f64) -> Result<String> {
     let events = traced["traceEvents"].as_array().context("a trace has events")?;
     let seconds = |categories: &[&str]| -> f64 {
         let of = |event: &&Value| categories.iter().any(|category| event["cat"] == *category);
@@ -127,9 +133,6 @@ fn row(said: &Value, traced: &Value, limit: u64, by: &str) -> Result<String> {
     let whole = |of: &Value, name: &str| of[name].as_u64().with_context(|| format!("no {name}"));
     let store = planned["store"].as_str().context("it moves nothing")?;
     let [out, back] = [whole(planned, "moved_out_bytes")?, whole(planned, "moved_in_bytes")?];
-    let (out_rate, in_rate, is_shared) = rates(store)?;
-    let (way_out, way_in) = (out as f64 / out_rate, back as f64 / in_rate);
-    let disk = if is_shared { way_out + way_in } else { way_out.max(way_in) };
     let steps = said["steps"].as_array().context("it trained")?;
     let list = |name: &str| -> Result<String> {
         let cells = steps.iter().map(|step| Ok(format!("{}", number(step, name)?)));
@@ -159,19 +162,6 @@ fn row(said: &Value, traced: &Value, limit: u64, by: &str) -> Result<String> {
         list("loss_bits")?,
     ];
     Ok(format!("{HEADER}\n{}\n", cells.join(",")))
-}
-
-/// Bytes per second out and in, and whether both share a channel, from a store's text.
-fn rates(text: &str) -> Result<(f64, f64, bool)> {
-    let rate = |name: &str| -> Result<f64> {
-        let part = text.split(',').find_map(|part| part.strip_prefix(name));
-        let part = part.with_context(|| format!("no {name} in {text}"))?;
-        let units = [("GiB/s", 1_073_741_824.0), ("GB/s", 1e9), ("MB/s", 1e6)];
-        let found = units.iter().find_map(|(unit, size)| Some((part.strip_suffix(unit)?, size)));
-        let (number, size) = found.with_context(|| format!("no rate: {part}"))?;
-        Ok(number.parse::<f64>()? * size)
-    };
-    Ok((rate("out=")?, rate("in=")?, text.contains("half-duplex")))
 }
 
 struct Row {
@@ -239,8 +229,8 @@ fn claims(kept: &[(Case, Row)]) -> Vec<Claim> {
             (
                 share <= MOST,
                 format!(
-                    "{}: the last step took {share:.2} of the longer of computation and the \
-                     disk's time, of at most {MOST}",
+                    "{}: the last step took {share:.2} of the longer of computation and what its \
+                     bytes take alone, of at most {MOST}",
                     case.0
                 ),
             ),
@@ -250,16 +240,4 @@ fn claims(kept: &[(Case, Row)]) -> Vec<Claim> {
         claims.push((one.losses == other.losses, "both budgets give the same bits".into()));
     }
     claims
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_stores_text_says_its_rates() {
-        let (out, back, shared) = rates("out=2.3GB/s,in=975MB/s,latency=1us,half-duplex").unwrap();
-        assert_eq!((out, back, shared), (2.3e9, 975e6, true));
-        assert!(rates("in=1GB/s").is_err());
-    }
 }
