@@ -45,7 +45,8 @@ pub(crate) fn run(repo: &Repo, names: &[String]) -> Result<()> {
          --offload DIR`, in a process whose limit is its budget and {} MiB, enforced by the \
          system. The last step is traced: computed is the sum of its kernels' times, and busy is \
          how long a transfer was under way in either direction. The disk's seconds are what \
-         its bytes take alone, both ways at once, right after the run (`bytes_alone`).\n\n| | {} |\n|---|{}\n",
+         its bytes take alone, both ways at once, right after the run (`bytes_alone`).\n\n\
+         | | {} |\n|---|{}\n",
         archive.cases_made_on(&CASES)?,
         BESIDE_THE_BUDGET >> 20,
         kept.iter().map(|(case, _)| case.0).collect::<Vec<_>>().join(" | "),

@@ -1,6 +1,6 @@
 //! How long bytes take to a disk and back while nothing computes:
-//! `bytes_alone FOLDER FILE_BYTES OUT_BYTES IN_BYTES` prints the seconds of both directions at once,
-//! each by a thread of its own, through a file of that size that was written before.
+//! `bytes_alone FOLDER FILE_BYTES OUT_BYTES IN_BYTES` prints the seconds of both directions at
+//! once, each by a thread of its own, through a file of that size that was written before.
 
 use std::path::Path;
 use std::time::Instant;

@@ -80,8 +80,8 @@ pub fn plan(
 
 /// The plan that the strategy finds when it aims at the budget; `None` if it finds none that fits.
 ///
-/// Where [`plan`] would go on to look for the smallest budget, this ends: it is for callers that ask
-/// at many budgets, and for one [`smallest`] beside them.
+/// Where [`plan`] would go on to look for the smallest budget, this ends: it is for callers that
+/// ask at many budgets, and for one [`smallest`] beside them.
 ///
 /// # Errors
 /// Only what [`plan`] gives for reasons other than the budget.
