@@ -64,7 +64,9 @@ pub fn plan(
     }
     // A strategy may go lower when no budget tells it where to look. This also makes the smallest
     // budget in a refusal one that works: it is the same for every budget that is refused.
-    let found = lowest(graph, options, watch)?;
+    let mut found = lowest(graph, options, watch)?;
+    // What it knows of the fastest holds where there is no more room than it takes.
+    (found.draft.time_bound, found.draft.is_bound_best) = (draft::least_time(graph), false);
     let natural = Timeline::natural(graph);
     let mut answer = planned::finish(graph, budget, found, options, &natural);
     if let Err(PlanError::Infeasible(why)) = &mut answer

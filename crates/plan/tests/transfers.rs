@@ -155,7 +155,8 @@ impl Brute<'_> {
 
     fn end(&self, m: &Moment) -> Option<Ticks> {
         let graph = self.graph;
-        let must = graph.sources().chain(graph.outputs().iter().copied());
+        let persists = |s: &StorageId| graph.storage(*s).role.is_persistent();
+        let must = graph.sources().filter(persists).chain(graph.outputs().iter().copied());
         let must_ran = |n: &NodeId| m.ran[n.index()];
         let updates = graph.node_ids().filter(|n| !graph.node(*n).updates.is_empty());
         let mut must = must;
@@ -335,6 +336,27 @@ fn the_search_equals_brute_force_over_all_schedules_with_transfers() {
         for budget in budgets {
             check(&graph, budget, channel);
         }
+    }
+}
+
+/// What is there at the start and nothing reads is in nobody's way.
+#[test]
+fn so_it_does_where_a_storage_has_no_use() {
+    for seed in 0..6 {
+        let mut parts = tiny(seed).into_parts();
+        let idle = StorageId(parts.storages.len() as u32);
+        parts.storages.push(Storage { bytes: Bytes(9), role: Role::Other });
+        parts.nodes.push(Node::new("idle", Phase::Input, 0.0, &[], &[idle.0]));
+        let graph = Graph::new(parts).expect("a graph");
+        let peak = Timeline::natural(&graph).peak;
+        let channel = Channel {
+            each: [2, 1],
+            latency: 0,
+            duplex: true,
+            limit: u64::MAX,
+            activations_only: false,
+        };
+        check(&graph, peak.get() - 1, channel);
     }
 }
 

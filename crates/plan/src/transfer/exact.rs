@@ -447,6 +447,9 @@ fn freeing_after_last_run(graph: &Graph, steps: &[Step]) -> Vec<Step> {
             other => turned.push(other),
         }
     }
+    // What is there at the start and no run touches goes first.
+    let is_idle = |s: &StorageId| plain(*s) && !is_needed[s.index()];
+    turned.extend(graph.sources().filter(is_idle).map(Step::Free));
     turned.reverse();
     turned
 }
