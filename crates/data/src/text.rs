@@ -10,9 +10,11 @@
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, BufWriter, Read as _, Write as _};
+use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 
 use rekindle_graph::open_file;
+use serde::de::IgnoredAny;
 use tokenizers::Tokenizer;
 
 use crate::array::{Array, Number};
@@ -53,6 +55,16 @@ pub(crate) fn tokenise(
     Ok(Tokenised { array: coder.finish()?, skipped })
 }
 
+/// The tokenizer that a file describes. The library takes some faults of a file for its own and
+/// panics: JSON that ends inside a decoder, a precompiled map of characters that is none.
+fn parsed(text: &[u8]) -> Result<Tokenizer, String> {
+    serde_json::from_slice::<IgnoredAny>(text).map_err(|error| error.to_string())?;
+    match catch_unwind(|| Tokenizer::from_bytes(text)) {
+        Ok(parsed) => parsed.map_err(|error| error.to_string()),
+        Err(_) => Err("a part of it does not hold what its type says".into()),
+    }
+}
+
 struct Coder {
     path: PathBuf,
     tokenizer: Tokenizer,
@@ -67,8 +79,7 @@ impl Coder {
         let mut text = Vec::new();
         let read = open_file(path).and_then(|mut file| file.read_to_end(&mut text));
         read.map_err(|source| DataError::Read { path: path.to_owned(), source })?;
-        let tokenizer =
-            Tokenizer::from_bytes(&text).map_err(|error| unusable(error.to_string()))?;
+        let tokenizer = parsed(&text).map_err(unusable)?;
         let largest = tokenizer.get_vocab(true).into_values().max();
         if let Some(largest) = largest.filter(|&largest| largest as usize >= vocab) {
             return Err(unusable(format!(

@@ -230,6 +230,27 @@ fn what_is_missing_is_said() {
     assert!(matches!(error, DataError::Tokenizer { .. }), "{error}");
 }
 
+/// Faults of a tokenizer's file for which the library panics.
+#[test]
+fn a_tokenizer_with_a_fault_inside_is_refused() {
+    let folder = Folder::new("faulty-tokenizer");
+    folder.write("a.txt", b"a b a b a b a b");
+    let ends = r#"{"version":"1.0","added_tokens":[],"normalizer":null,"decoder": "#;
+    let map = concat!(
+        r#"{"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"#,
+        r#""normalizer":{"type":"Precompiled","precompiled_charsmap":"AAAA"},"#,
+        r#""pre_tokenizer":null,"post_processor":null,"decoder":null,"#,
+        r#""model":{"type":"WordLevel","vocab":{"a":0},"unk_token":"a"}}"#
+    );
+    for text in [ends, map] {
+        let tokenizer = Some(folder.write("tokenizer.json", text.as_bytes()));
+        let options = DataOptions { tokenizer, ..DataOptions::default() };
+        let wanted = Wanted::Tokens { sequence: 2, vocab: 10 };
+        let error = Dataset::open(&folder.0, wanted, &options).err().expect("a fault");
+        assert!(matches!(error, DataError::Tokenizer { .. }), "{error}");
+    }
+}
+
 /// Whatever bytes a file has, reading it ends, with batches or an error.
 mod any_bytes {
     use super::*;
