@@ -64,7 +64,7 @@ const PAGE_BYTES: usize = PAGE as usize;
 struct Page([u8; PAGE_BYTES]);
 
 /// Memory that begins where direct input and output wants it, in pages as large as an arena's:
-/// those of 4 KiB were read into at half the speed.
+/// those of 4 KiB were written from at less than half the speed, and read into at a third.
 pub struct PageBuffer(MmapMut);
 
 impl PageBuffer {
