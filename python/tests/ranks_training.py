@@ -2,7 +2,7 @@
 parallelism, the rank, a file to meet at.
 
 Prints `same` if the planned gradients are the unplanned ones bit for bit and the plan is every
-rank's, or the name of the error.
+rank's, `each its own` if they are and the ranks train different steps, or the name of the error.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 os.environ["REKINDLE_CACHE"] = "off"
 
 import rekindle
-from rekindle.torch import better_plan, planning
+from rekindle.torch import better_plan, planning, ranks
 from rekindle.torch.module import session_of
 
 WORLD = 2
@@ -55,17 +55,31 @@ class Network(nn.Module):
 def build(kind: str, rank: int) -> nn.Module:
     torch.manual_seed(0)
     network = Network(blocks=2 + rank if kind == "different" else 3)
-    if kind == "fsdp":
+    if kind.endswith("fsdp"):
         for block in network.blocks:
             fully_shard(block)
         fully_shard(network)
-    if kind == "tensor parallel":
+    if kind in ("tensor parallel", "other parts"):
         mesh = init_device_mesh("cpu", (WORLD,))
         for block in network.blocks:
             parallelize_module(
                 block, mesh, {"first": ColwiseParallel(), "second": RowwiseParallel()}
             )
     return network
+
+
+def batches(kind: str, rank: int) -> list[torch.Tensor]:
+    """One for each step."""
+    # The parts of a tensor are parts of the same one.
+    seed = 0 if kind == "tensor parallel" else rank
+    samples = [64] * STEPS
+    if kind.startswith("padded"):
+        # The ranks have the same shapes and others, at the same step and at others.
+        samples = [[64, 48, 32, 48], [48, 48, 64, 24]][rank]
+    if kind == "other parts":
+        samples = [64 - 16 * rank] * STEPS
+    drawn = torch.Generator().manual_seed(seed)
+    return [torch.randn(count, 16, generator=drawn) for count in samples]
 
 
 def gradients(model: nn.Module, batch: torch.Tensor) -> list[torch.Tensor]:
@@ -75,16 +89,30 @@ def gradients(model: nn.Module, batch: torch.Tensor) -> list[torch.Tensor]:
     return [(part.to_local() if hasattr(part, "to_local") else part).clone() for part in parts]
 
 
+def wait_for_one_that_ends(rank: int) -> str:
+    """The other rank ends while it looks for a plan."""
+    meeting = ranks.default_store()
+    if rank:
+        ranks.agree("a plan", lambda: (meeting.set("begun", "yes"), print("ends"), leave()))
+    meeting.wait(["begun"])
+    ranks.agree("a plan", lambda: None)
+    return "does not wait"
+
+
+def leave() -> None:
+    sys.stdout.flush()
+    os._exit(0)
+
+
 def run(kind: str, rank: int) -> str:
-    if kind == "missing" and rank:
-        return "stays away"
-    # The parts of a tensor are parts of the same one.
-    seed = 0 if kind == "tensor parallel" else rank
-    batch = torch.randn(64, 16, generator=torch.Generator().manual_seed(seed))
+    if kind == "missing":
+        return wait_for_one_that_ends(rank)
     network = build(kind, rank)
+    kind, is_padded = kind.removeprefix("padded "), kind.startswith("padded ")
     is_parallel = kind in ("ddp inside", "ddp outside", "while training")
     plain = DistributedDataParallel(network) if is_parallel else network
-    expected = gradients(plain, batch) if kind not in ("different", "missing") else []
+    given = batches("padded" if is_padded else kind, rank)
+    expected = [gradients(plain, batch) for batch in given] if kind != "other parts" else []
     network = build(kind, rank)
     is_changed = kind in ("while training", "tensor parallel")
     if is_changed:
@@ -96,12 +124,14 @@ def run(kind: str, rank: int) -> str:
         model = rekindle.compile(DistributedDataParallel(network), 0.9, effort=1)
     else:
         model = rekindle.compile(network, 0.9, effort=1)
-    for _ in range(STEPS):
+    for batch, theirs in zip(given, expected or given, strict=True):
         found = gradients(model, batch)
-        if not all(torch.equal(ours, theirs) for ours, theirs in zip(found, expected, strict=True)):
+        if not all(torch.equal(a, b) for a, b in zip(found, theirs, strict=True)):
             return "other gradients"
     if is_changed and session_of(model)._better:
         return "still the first plan"
+    if is_padded or kind == "different":
+        return "each its own"
     plans = "".join(planned.plan.to_json() for planned in session_of(model).planned)
     digests: list[str | None] = [None] * WORLD
     distributed.all_gather_object(digests, hashlib.sha256(plans.encode()).hexdigest())

@@ -46,15 +46,23 @@ class Ranks(unittest.TestCase):
     def test_fsdp2(self) -> None:
         self.check("fsdp", "same")
 
+    def test_batches_of_different_shapes(self) -> None:
+        for kind in ("ddp inside", "fsdp"):
+            with self.subTest(kind):
+                self.check(f"padded {kind}", "each its own")
+
     def test_ranks_with_different_models(self) -> None:
-        self.check("different", "RanksDiffer")
+        self.check("different", "each its own")
+
+    def test_ranks_with_different_parts_of_a_graph(self) -> None:
+        self.check("other parts", "RanksDiffer")
 
     def test_tensor_parallel(self) -> None:
         self.check("tensor parallel", "same")
 
     def test_a_rank_that_does_not_come(self) -> None:
         self.settings = {"REKINDLE_PATIENCE": "1"}
-        self.check("missing", "RankMissing", "stays away")
+        self.check("missing", "RankMissing", "ends")
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ class Better(Case):
             self.finish(planned)
         first, better, same = used
         self.assertEqual(peaks, [step.peak for step in used])
-        self.assertTrue(first.decided.is_first)
+        self.assertTrue(first.decided.better)
         self.assertLess(better.plan.time, first.plan.time)
         self.assertIs(better, same)
         self.assertLessEqual(max(peaks), first.plan.budget)
@@ -88,7 +88,7 @@ class Better(Case):
         self.finish(planned)
         with self.assertWarns(rekindle.OverBudget):
             planned(value)
-        self.assertTrue(session_of(planned).planned[0].decided.is_first)
+        self.assertTrue(session_of(planned).planned[0].decided.better)
         loss.backward()
         torch.manual_seed(1)
         self.module(value).backward()
@@ -97,7 +97,7 @@ class Better(Case):
         planned.zero_grad()
         self.module.zero_grad()
         self.assert_step(planned)
-        self.assertFalse(session_of(planned).planned[0].decided.is_first)
+        self.assertFalse(session_of(planned).planned[0].decided.better)
 
     def test_it_is_checked_like_the_first(self) -> None:
         planned = self.plan(check=True)
@@ -107,7 +107,7 @@ class Better(Case):
             for _ in range(3):
                 planned(torch.randn(ROWS, WIDTH)).backward()
                 planned.zero_grad()
-        self.assertFalse(session_of(planned).planned[0].decided.is_first)
+        self.assertFalse(session_of(planned).planned[0].decided.better)
 
     def test_a_model_that_is_dropped_is_not_planned_on(self) -> None:
         planned = self.plan(effort=10)

@@ -66,6 +66,11 @@ def is_collective(node: fx.Node) -> bool:
     return is_operation(node.target) and node.target.namespace in COLLECTIVES
 
 
+def has_collectives(graph: fx.Graph) -> bool:
+    """Whether ranks that run the graph talk to one another while they do."""
+    return any(is_collective(node) for node in graph.nodes)
+
+
 def effect_of(node: fx.Node) -> Effect:
     """Whether a node may run again. What is not known to be harmless runs once."""
     target = node.target

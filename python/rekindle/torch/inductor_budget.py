@@ -26,6 +26,7 @@ from rekindle import _native, cache
 from rekindle.errors import InfeasibleBudget
 from rekindle.planner import ProgressLine
 from rekindle.settings import Settings
+from rekindle.torch.effects import has_collectives
 from rekindle.torch.inductor import CompiledStep, compile_half
 from rekindle.torch.joint import Joint
 from rekindle.torch.lower import Lowered
@@ -65,7 +66,11 @@ class InductorPlans:
         begin = time.perf_counter()
         find = cost or (lambda: timed(joint, lowered, settings))
         search = _Search(joint, lowered, self.scratch)
-        decided = agree(lowered.graph.digest, lambda: search.decide(settings, find))
+        decided = agree(
+            f"{lowered.graph.digest} planned for Inductor with {settings}",
+            lambda: search.decide(settings, find),
+            has_collectives=has_collectives(joint.graph),
+        )
         return search.planned(decided, settings.bytes_for(decided.graph.peak), begin)
 
     def hold(
@@ -77,10 +82,11 @@ class InductorPlans:
         begin, budget = time.perf_counter(), given.plan.budget
         search = _Search(joint, lowered, self.scratch)
         decided = agree(
-            given.graph.digest,
+            f"{given.graph.digest} planned for Inductor in {budget} with {settings}",
             lambda: search.first(
                 given.graph, [given.plan, *_frontier(settings, given.graph)], budget
             ),
+            has_collectives=has_collectives(joint.graph),
         )
         return search.planned(decided, budget, begin)
 

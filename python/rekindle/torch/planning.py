@@ -11,6 +11,7 @@ import contextlib
 import functools
 import importlib.metadata
 import time
+import uuid
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from rekindle import _native, cache
 from rekindle.errors import InfeasibleBudget, InvalidInput, RekindleError
 from rekindle.planner import ProgressLine, plan_with
 from rekindle.settings import Budget, Settings, TimeSource
+from rekindle.torch.effects import has_collectives
 from rekindle.torch.inductor import CompiledStep
 from rekindle.torch.inject import inject
 from rekindle.torch.joint import Joint
@@ -41,16 +43,21 @@ class TimedPlan:
     from_disk: bool = False
     guessed: list[str] = field(default_factory=list)
     """Operations whose times are the cost model's although measuring was asked for."""
-    is_first: bool = False
-    """Whether the planner, given its time, may find a better one."""
+    better: str = ""
+    """Where the planner, given its time, may find a better one: under which name it tells other
+    processes. Empty otherwise.
+    """
+    is_ours: bool = True
+    """Whether this process has found it."""
 
-    def __getstate__(self) -> tuple[str, str, bool, list[str], bool]:
+    def __getstate__(self) -> tuple[str, str, bool, list[str], str]:
         texts = self.graph.to_json(), self.plan.to_json()
-        return *texts, self.from_disk, self.guessed, self.is_first
+        return *texts, self.from_disk, self.guessed, self.better
 
-    def __setstate__(self, state: tuple[str, str, bool, list[str], bool]) -> None:
-        graph, plan, self.from_disk, self.guessed, self.is_first = state
+    def __setstate__(self, state: tuple[str, str, bool, list[str], str]) -> None:
+        graph, plan, self.from_disk, self.guessed, self.better = state
         self.graph, self.plan = _native.Graph.from_json(graph), _native.Plan.from_json(plan)
+        self.is_ours = False
 
 
 @dataclass
@@ -180,13 +187,15 @@ def plan_joint(
     begin = time.perf_counter()
     lowered = lowered or lower(joint)
     find = cost or (lambda: timed(joint, lowered, settings))
+    what = "as one of several" if decide is not None else "at once" if is_urgent else "to the end"
     decided = given or agree(
-        lowered.graph.digest,
+        f"{lowered.graph.digest} planned {what} with {settings}",
         lambda: (
             _decide(joint, lowered, settings, find, start, is_urgent)
             if decide is None
             else _decided_by(decide, lowered, find)
         ),
+        has_collectives=has_collectives(joint.graph),
     )
     modules = build(joint, lowered, decided.graph, decided.plan)
     return PlannedGraph(joint, lowered, decided, modules, time.perf_counter() - begin)
@@ -226,7 +235,8 @@ def _decide(
     if is_urgent and is_long(settings, graph):
         first = _first_plan(settings, graph, start)
         if first is not None:
-            return TimedPlan(graph, first, guessed=guessed, is_first=True)
+            name = f"rekindle/better/{uuid.uuid4().hex}"
+            return TimedPlan(graph, first, guessed=guessed, better=name)
     plan = _search(joint, lowered, settings, graph)
     return TimedPlan(graph, plan, guessed=guessed)
 

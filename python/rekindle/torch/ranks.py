@@ -1,23 +1,31 @@
-"""Every rank takes the same decisions: the first one plans, and the others take its plan.
+"""What several ranks plan, one of them plans for all: the others take its plan.
 
 Measured times differ between processes, and so would plans that are made apart; a rank that waits
-in a collective for one that recomputes something else is slow at best. Before it is planned a graph
-is compared: ranks that hold different graphs cannot share a plan, and say so.
+in a collective for one that recomputes something else is slow at best. The rank that asks first for
+the plan of a step plans it, and those that ask for the plan of the same step take that one. None
+waits for a rank that may not ask: ranks whose batches have different shapes, as with padding, have
+different steps, and each is planned by who has it.
+
+Where collectives are part of a graph, ranks that run them in another order would wait for one
+another. There all ranks of the default group meet, their graphs are compared, and the first rank
+plans; ranks that hold different graphs cannot share a plan, and say so.
 
 What is said goes through the store at which the ranks met, and not through a collective: no tensor
 is needed, whatever the backend, and a rank that does not come is an error after `patience()` and
-not a wait without end.
+not a wait without end. It is asked again and again, since a store that is waited for lets no other
+thread of the process speak.
 
-Limits: all ranks of the default group must plan the same graphs in the same order, as in data
-parallel training.
+Limits: where collectives are part of graphs, all ranks must plan the same graphs in the same order.
 """
 
 from __future__ import annotations
 
-import datetime
+import collections
+import hashlib
 import itertools
 import os
 import pickle
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -31,19 +39,49 @@ Answer = TypeVar("Answer")
 PATIENCE = "REKINDLE_PATIENCE"
 """The environment variable that says for how many seconds a rank waits for another."""
 PATIENCE_SECONDS = 600.0
+PAUSE_SECONDS = 0.005
+"""Between two questions whether something was said."""
 
 _meetings = itertools.count()
+_asked: collections.Counter[str] = collections.Counter()
+"""How often this process has asked for each plan: the others' answer is to the same time."""
 
 
-def agree(digest: str, find: Callable[[], Answer]) -> Answer:
-    """What `find` gives, on the first rank. It must survive being sent; an error of `find` is
-    raised on every rank.
+def agree(about: str, find: Callable[[], Answer], *, has_collectives: bool = False) -> Answer:
+    """What `find` gives, on one rank. It must survive being sent; an error of `find` is raised on
+    every rank that asks. `about` is equal where the same is looked for.
     """
     if is_one():
         return find()
-    meeting = _Meeting()
-    meeting.refuse_different(digest)
-    return meeting.first_says(find)
+    if has_collectives:
+        return _meet(about, find)
+    key = hashlib.sha256(about.encode()).hexdigest()
+    _asked[key] += 1
+    key = f"rekindle/{key}/{_asked[key]}"
+    if default_store().add(f"{key}/asked", 1) == 1:
+        return _say_what_is_found(key, find)
+    answer: Answer = _heard(key, "plan of another rank")
+    return answer
+
+
+def say(key: str, value: Any) -> None:
+    """Says something to the ranks that listen."""
+    default_store().set(key, pickle.dumps(value))
+
+
+def hear(key: str, what: str) -> Any:
+    """What another rank says."""
+    store, seconds = default_store(), patience()
+    end = time.monotonic() + seconds
+    while not store.check([key]):
+        if time.monotonic() > end:
+            raise RankMissing(
+                f"rank {distributed.get_rank()} has waited for {seconds:.0f} s for the {what}, "
+                "which does not come: is that rank alive, does it train the same model in the same "
+                f"order, and with gradients? Set {PATIENCE} to more seconds if it only takes long"
+            )
+        time.sleep(PAUSE_SECONDS)
+    return pickle.loads(store.get(key))
 
 
 def is_one() -> bool:
@@ -52,11 +90,6 @@ def is_one() -> bool:
         not (distributed.is_available() and distributed.is_initialized())
         or distributed.get_world_size() == 1
     )
-
-
-def is_first() -> bool:
-    """Whether this process plans for all."""
-    return is_one() or distributed.get_rank() == 0
 
 
 def patience() -> float:
@@ -71,57 +104,35 @@ def patience() -> float:
     return seconds
 
 
-class _Meeting:
+def _meet(about: str, find: Callable[[], Answer]) -> Answer:
     """One decision of all ranks. Each rank counts them, so that none takes the word of another."""
+    key, rank = f"rekindle/meeting {next(_meetings)}", distributed.get_rank()
+    say(f"{key}/{rank}", about)
+    every = range(distributed.get_world_size())
+    graphs = [hear(f"{key}/{other}", f"graph of rank {other}") for other in every]
+    others = [str(other) for other in every if graphs[other] != graphs[0]]
+    if others:
+        raise RanksDiffer(
+            f"rank {', '.join(others)} would train another graph than rank 0, and these have "
+            "collectives, so one plan must serve all; build the same model on every rank and give "
+            "each a batch of the same shape"
+        )
+    return _say_what_is_found(key, find) if rank == 0 else _heard(key, "plan of rank 0")
 
-    def __init__(self) -> None:
-        self.number = next(_meetings)
-        self.store = default_store()
-        self.rank, self.ranks = distributed.get_rank(), distributed.get_world_size()
 
-    def say(self, what: str, value: Any) -> None:
-        self.store.set(self.key(self.rank, what), pickle.dumps(value))
+def _say_what_is_found(key: str, find: Callable[[], Answer]) -> Answer:
+    try:
+        found = find()
+    except BaseException as error:
+        said = RekindleError(f"rank {distributed.get_rank()} could not plan: {error!r}")
+        say(f"{key}/plan", error if isinstance(error, RekindleError) else said)
+        raise
+    say(f"{key}/plan", found)
+    return found
 
-    def hear(self, rank: int, what: str) -> Any:
-        key, seconds = self.key(rank, what), patience()
-        try:
-            self.store.wait([key], datetime.timedelta(seconds=seconds))
-        except RuntimeError as error:
-            raise RankMissing(
-                f"rank {self.rank} has waited for {seconds:.0f} s for the {what} of rank {rank}, "
-                "which does not come: is that rank alive, does it train the same model in the same "
-                f"order, and with gradients? Set {PATIENCE} to more seconds if it only takes long"
-            ) from error
-        return pickle.loads(self.store.get(key))
 
-    def key(self, rank: int, what: str) -> str:
-        return f"rekindle/{self.number}/{what}/{rank}"
-
-    def refuse_different(self, digest: str) -> None:
-        """Compares the graphs of all ranks by their digests."""
-        self.say("graph", digest)
-        digests = [self.hear(rank, "graph") for rank in range(self.ranks)]
-        others = [str(rank) for rank, other in enumerate(digests) if other != digests[0]]
-        if others:
-            raise RanksDiffer(
-                f"rank {', '.join(others)} would train another graph than rank 0, so one plan "
-                "cannot serve both; build the same model on every rank and give each a batch of "
-                "the same shape"
-            )
-
-    def first_says(self, find: Callable[[], Answer]) -> Answer:
-        """What the first rank finds, or its error."""
-        if self.rank == 0:
-            try:
-                found = find()
-            except BaseException as error:
-                said = RekindleError(f"rank 0 could not plan: {error!r}")
-                self.say("plan", error if isinstance(error, RekindleError) else said)
-                raise
-            self.say("plan", found)
-            return found
-        heard = self.hear(0, "plan")
-        if isinstance(heard, RekindleError):
-            raise heard
-        answer: Answer = heard
-        return answer
+def _heard(key: str, what: str) -> Any:
+    heard = hear(f"{key}/plan", what)
+    if isinstance(heard, RekindleError):
+        raise heard
+    return heard

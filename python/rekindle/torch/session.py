@@ -34,6 +34,7 @@ from rekindle.settings import Settings
 from rekindle.torch.autocast import BackwardAutocast
 from rekindle.torch.better_plan import BetterPlan
 from rekindle.torch.capture import traced_as_eager
+from rekindle.torch.effects import has_collectives
 from rekindle.torch.execute import Boxed, boxed, depends_on_layout
 from rekindle.torch.flow import Flow
 from rekindle.torch.halves import Halves, leave_room
@@ -287,8 +288,14 @@ class Session:
         try:
             numbers, step = self._step()
             budget = self._allowed(step.plain_peak)
-            digests = "".join(part.graph.digest for part in step.parts)
-            decided = agree(digests, lambda: step.plan(with_store(self.settings), budget))
+            digests = " ".join(part.graph.digest for part in step.parts)
+            decided = agree(
+                f"{digests} planned together in {budget} with {self.settings}",
+                lambda: step.plan(with_store(self.settings), budget),
+                has_collectives=any(
+                    has_collectives(self._collected[number].joint.graph) for number in numbers
+                ),
+            )
         except RekindleError as error:
             self._go(State.FAILED)
             self.failure = error
@@ -383,7 +390,7 @@ class Session:
         )
         capture = next(self._capture_numbers)
         self._captures[capture] = halves
-        if planned.decided.is_first:
+        if planned.decided.better:
             self._look_for_better(halves)
         forward, backward = planned.modules.forward, planned.modules.backward
         forward.meta[CAPTURE] = backward.meta[CAPTURE] = capture
@@ -396,7 +403,7 @@ class Session:
         self._halves.setdefault(number, []).append(halves)
         if number not in self._better:
             self._better[number] = BetterPlan(
-                planned.graph.digest, lambda progress: better_than(planned, settings, progress)
+                planned.decided, lambda progress: better_than(planned, settings, progress)
             )
 
     def _lower(self, joint: Joint) -> tuple[int, Lowered]:
