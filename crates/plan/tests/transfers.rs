@@ -439,6 +439,64 @@ const GRAPHS: [&str; 6] = [
     "unet-b8",
 ];
 
+/// A training step of layers in a row: forward from the first to the last, backward from the last
+/// to the first, and an update of each layer's parameter (100 bytes) and state (200 bytes).
+fn layers(count: u32) -> Graph {
+    let mut storages = Vec::new();
+    let mut nodes = Vec::new();
+    let mut add = |bytes, role| {
+        storages.push(Storage { bytes: Bytes(bytes), role });
+        storages.len() as u32 - 1
+    };
+    let states: Vec<[u32; 2]> =
+        (0..count).map(|_| [add(100, Role::Parameter), add(200, Role::OptimizerState)]).collect();
+    let mut last = add(1, Role::Input);
+    for s in states.iter().flatten().chain([&last]) {
+        nodes.push(Node::new(&format!("s{s}"), Phase::Input, 0.0, &[], &[*s]));
+    }
+    for (i, [p, _]) in states.iter().enumerate() {
+        let made = add(1, Role::Activation);
+        let name = format!("forward{i}");
+        nodes.push(Node::new(&name, Phase::Forward, 20.0, &[*p, last], &[made]));
+        last = made;
+    }
+    for (i, [p, m]) in states.iter().enumerate().rev() {
+        let (made, gradient) = (add(1, Role::Gradient), add(100, Role::Gradient));
+        let name = format!("backward{i}");
+        nodes.push(Node::new(&name, Phase::Backward, 40.0, &[*p, last], &[made, gradient]));
+        let name = format!("update{i}");
+        let mut update = Node::new(&name, Phase::Optimizer, 2.0, &[*p, *m, gradient], &[]);
+        update.effect = Effect::Once;
+        update.updates = vec![StorageId(*p), StorageId(*m)];
+        nodes.push(update);
+        last = made;
+    }
+    let first = nodes.len() - 2 * count as usize;
+    let targets = (first..nodes.len()).map(|n| NodeId(n as u32)).collect();
+    let (name, origin) = ("layers".into(), "made by hand".into());
+    Graph::new(GraphParts {
+        name,
+        origin,
+        storages,
+        nodes,
+        outputs: vec![StorageId(last)],
+        targets,
+    })
+    .expect("a graph")
+}
+
+/// The backward pass moves four fifths of the bytes, and the channel is wanted there all the time.
+/// Little waits only if the forward pass moves what it can: state that stays in memory between
+/// training steps leaves there, and parameters arrive ahead of their use. Without fetches that take
+/// room the overhead is 15 %, without both 21.
+#[test]
+fn a_channel_is_busy_in_the_forward_pass_too() {
+    let graph = layers(24);
+    let options = options(Effort::FIRST, Some(store(14.0, false)));
+    let overhead = overhead(&graph, share(&graph, 20.0), &options);
+    assert!(overhead < 10.0, "{overhead} %");
+}
+
 /// At 25 GB/s each way, and on a disk of 3 GB/s for both.
 #[test]
 fn a_store_never_makes_a_plan_of_the_corpus_slower() {

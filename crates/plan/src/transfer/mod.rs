@@ -31,14 +31,19 @@ use crate::search::{self, signed};
 use crate::{Effort, Options, Watch};
 use exact::{Exact, exact};
 use lives::Lives;
-use walk::Habits;
+use walk::{Habits, Unused};
 
-/// Every way to walk.
-const HABITS: [Habits; 4] = [
-    Habits { state_first: false, in_time: false },
-    Habits { state_first: true, in_time: false },
-    Habits { state_first: false, in_time: true },
-    Habits { state_first: true, in_time: true },
+/// The plainest way to walk.
+const PLAIN: Habits = Habits { unused: Unused::Ranks, in_time: false, swaps: false };
+/// Ways to walk. More combinations bring no more: on five graphs of the corpus at three budgets with
+/// two stores, all of them are faster than these in one cell of thirty, by 0.04 %.
+const HABITS: [Habits; 6] = [
+    PLAIN,
+    Habits { unused: Unused::GoesFirst, ..PLAIN },
+    Habits { in_time: true, ..PLAIN },
+    Habits { unused: Unused::GoesFirst, in_time: true, ..PLAIN },
+    Habits { swaps: true, ..PLAIN },
+    Habits { unused: Unused::Stays, swaps: true, ..PLAIN },
 ];
 
 /// Budgets between the one asked for and the plain peak for which orders are looked for, and rounds

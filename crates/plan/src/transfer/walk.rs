@@ -9,10 +9,10 @@
 //!    While the run does not fit, something is freed that it does not touch: what has a copy and is
 //!    used last (Belady), or, where that comes back too soon, what costs less to wait for.
 //! 2. *Fetches* of what the run touches and is not there.
-//! 3. *Early fetches*, in the order of use, while the channel is idle and every position until the
-//!    use has room.
+//! 3. *Early fetches* ([`ahead`]), in the order of use, while the channel is idle and every position
+//!    until the use has room, or gets it from what has a copy and is used later.
 //! 4. *The run*, and the frees of what is used for the last time.
-//! 5. *Early offloads*. `least` holds the bytes of every position if all that has a copy were out.
+//! 5. *Early offloads* ([`ahead`]). `least` holds the bytes of every position if all that has a copy were out.
 //!    While it is over the budget somewhere ahead and the channel is idle, what lies idle there and
 //!    is used last is copied. It is freed only when room is needed.
 //!
@@ -23,6 +23,7 @@
 //! Invariants: bytes never exceed the budget, by the order of the steps alone. The clock here is
 //! that of the replay; it only decides what is worth doing.
 
+mod ahead;
 mod room;
 
 use std::collections::{BTreeSet, BinaryHeap, VecDeque};
@@ -35,10 +36,25 @@ use crate::search::tree::MaxTree;
 /// How a walk decides where the rules leave a choice.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Habits {
-    /// Whether unused parameters and optimizer state go before activations are copied.
-    pub(super) state_first: bool,
+    /// What becomes of parameters and optimizer state that nobody has used yet.
+    pub(super) unused: Unused,
     /// Whether what is copied ahead should have left by the time that its room is needed.
     pub(super) in_time: bool,
+    /// Whether a fetch ahead may take the room of what is used later.
+    pub(super) swaps: bool,
+}
+
+/// What becomes of parameters and optimizer state that nobody has used yet.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Unused {
+    /// What is used last goes first, as it does of everything.
+    Ranks,
+    /// It goes before activations are copied.
+    GoesFirst,
+    /// As much of it as fits is in memory between training steps, namely what is used last in a
+    /// training step: it need not leave at its end. It is copied in its course, when the channel
+    /// has time.
+    Stays,
 }
 
 /// What a walk made.
@@ -89,6 +105,8 @@ struct Place {
     stored: bool,
     /// Whether it lives in the store between training steps.
     at_start: bool,
+    /// Whether it is settled that it is in memory between training steps.
+    stays: bool,
     /// Whether it has ended: what comes is another life.
     gone: bool,
 }
@@ -195,28 +213,38 @@ impl<'a> Walk<'a> {
             self.places[s as usize].inside = false;
             self.steps.push(Step::Free(StorageId(s)));
         }
-        for &s in &sources {
+        let mut storable: Vec<usize> =
+            sources.iter().copied().filter(|&s| self.may_start_outside(s)).collect();
+        match self.habits.unused {
+            Unused::Stays => storable.sort_by_key(|&s| (self.lives.uses.of(s).last(), s)),
+            Unused::Ranks | Unused::GoesFirst => {
+                storable.sort_by_key(|&s| (std::cmp::Reverse(self.next_use(s)), s));
+            }
+        }
+        // What must be there at the end may be too much as well.
+        let mut end = self.lives.during[self.lives.end()];
+        let mut rest = storable.into_iter();
+        while start > self.budget || end > self.budget {
+            let s = rest.next()?;
+            start -= self.lives.bytes[s];
+            end -= self.lives.bytes[s];
+            if self.habits.unused == Unused::GoesFirst {
+                self.could_be_out(s, 0);
+            }
+            self.free(s)?;
+        }
+        if self.habits.unused == Unused::Stays {
+            rest.for_each(|s| self.places[s].stays = true);
+        }
+        for s in sources {
             if self.places[s].inside {
                 self.becomes_idle(s);
-                if self.habits.state_first && self.may_start_outside(s) {
+                if self.habits.unused == Unused::GoesFirst && self.may_start_outside(s) {
                     self.could_be_out(s, 0);
                 }
             }
         }
-        let mut storable: Vec<usize> =
-            sources.into_iter().filter(|&s| self.may_start_outside(s)).collect();
-        storable.sort_by_key(|&s| (std::cmp::Reverse(self.next_use(s)), s));
-        // What must be there at the end may be too much as well.
-        let mut end = self.lives.during[self.lives.end()];
-        for s in storable {
-            if start <= self.budget && end <= self.budget {
-                break;
-            }
-            start -= self.lives.bytes[s];
-            end -= self.lives.bytes[s];
-            self.free(s)?;
-        }
-        (start <= self.budget && end <= self.budget).then_some(())
+        Some(())
     }
 
     /// Whether nobody has used it yet and it may live in the store.
@@ -226,6 +254,7 @@ impl<'a> Walk<'a> {
             && place.used == 0
             && place.inside
             && !place.at_start
+            && !place.stays
             && self.store.keeps(self.graph.storages()[s].role)
             && self.store.in_rate.get() > 0.0
             && (self.store.out_rate.get() > 0.0 || self.lives.updated_at[s] == u32::MAX)
@@ -258,7 +287,7 @@ impl<'a> Walk<'a> {
     /// Takes note that `s`, in memory, is not touched until its next use.
     fn becomes_idle(&mut self, s: usize) {
         let entry = self.idle(s);
-        let is_state = self.may_start_outside(s) && self.habits.state_first;
+        let is_state = self.may_start_outside(s) && self.habits.unused == Unused::GoesFirst;
         match self.places[s].copied.is_some() || is_state {
             true => self.copied.push(entry),
             false => self.bare.push(entry),
@@ -372,7 +401,7 @@ impl<'a> Walk<'a> {
         if self.most_held + self.lives.bytes[s] > limit {
             return None;
         }
-        if !self.habits.state_first {
+        if self.habits.unused != Unused::GoesFirst {
             self.could_be_out(s, self.at);
         }
         self.held += self.lives.bytes[s];
@@ -420,25 +449,6 @@ impl<'a> Walk<'a> {
         while let Some(&(next, s)) = self.out.first() {
             if next as usize > self.at {
                 break;
-            }
-            self.fetch(s as usize);
-        }
-    }
-
-    /// Fetches ahead while the channel would stand still during the run at hand.
-    fn fetch_early(&mut self) {
-        let Some(&id) = self.lives.order.get(self.at) else {
-            return;
-        };
-        let until = self.compute + self.graph.node(id).time.get();
-        while self.channel[IN] < until {
-            let Some(&(next, s)) = self.out.first() else {
-                return;
-            };
-            self.work += 1;
-            let bytes = self.lives.bytes[s as usize];
-            if self.full.highest_of(self.at, next as usize - 1) + bytes > self.budget {
-                return;
             }
             self.fetch(s as usize);
         }
@@ -528,33 +538,6 @@ impl<'a> Walk<'a> {
             self.leaving.push_back((self.places[s].leaves, s as u32));
             self.least.add(self.at, self.lives.end(), -self.lives.bytes[s]);
         }
-    }
-
-    /// Copies what will have to go, while the channel would stand still during the next run.
-    fn offload_early(&mut self) {
-        self.at += 1;
-        let ahead = self.lives.order.get(self.at).map_or(0.0, |&id| self.graph.node(id).time.get());
-        let until = self.compute + ahead;
-        while self.channel[OUT] < until {
-            let Some(over) = self.least.first_above(self.at, self.budget) else {
-                break;
-            };
-            let Some(entry) = self.bare_at(over, self.habits.in_time) else {
-                break;
-            };
-            let s = entry.2.0 as usize;
-            if self.may_start_outside(s) {
-                // Nothing has to be copied.
-                if self.free(s).is_none() {
-                    break;
-                }
-                continue;
-            }
-            self.offload(s);
-            self.could_be_out(s, self.at);
-            self.copied.push(self.idle(s));
-        }
-        self.at -= 1;
     }
 
     /// Everything where it has to be.

@@ -51,7 +51,7 @@ impl Walk<'_> {
     }
 
     /// The one with a copy that is used last.
-    fn top_copied(&mut self) -> Option<usize> {
+    pub(super) fn top_copied(&mut self) -> Option<usize> {
         loop {
             let &(_, next, std::cmp::Reverse(s), _) = self.copied.peek()?;
             let s = s as usize;
