@@ -50,7 +50,11 @@ impl Limit {
     pub(crate) fn command(&self, program: &str) -> Command {
         let enter = match self {
             Limit::Group(folder) => format!("echo $$ > '{}/cgroup.procs'", folder.display()),
-            Limit::AddressSpace(bytes) => format!("ulimit -v {}", bytes / 1024),
+            // Without the variable, glibc maps 64 MiB for each thread that allocates, and hardly
+            // touches them: address space that is no memory.
+            Limit::AddressSpace(bytes) => {
+                format!("export MALLOC_ARENA_MAX=1 && ulimit -v {}", bytes / 1024)
+            }
         };
         let mut command = Command::new("sh");
         command.args(["-c", &format!("{enter} && exec \"$0\" \"$@\""), program]);
