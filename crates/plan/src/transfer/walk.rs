@@ -120,6 +120,9 @@ const SMALL_SHARE: i64 = 4096;
 /// So is one whose transfer takes less than this many times the latency.
 const SMALL_LATENCIES: f64 = 2.0;
 
+/// The slack, as a share of what all runs take.
+const SLACK: f64 = 1.0 / 32.0;
+
 struct Walk<'a> {
     graph: &'a Graph,
     lives: &'a Lives,
@@ -147,6 +150,9 @@ struct Walk<'a> {
     /// What lives in the store and was used for the last time: when its copy is complete,
     /// ascending.
     leaving: VecDeque<(f64, u32)>,
+    /// How long before it is needed a transfer should be done, where memory allows: a store is
+    /// not always as fast as it was measured.
+    slack: f64,
     /// Whether each storage is worth a transfer before smaller ones.
     is_large: Vec<bool>,
     /// Marks what the position at hand touches.
@@ -179,6 +185,7 @@ impl<'a> Walk<'a> {
         let small = (SMALL_LATENCIES * store.latency.get() * slowest) as i64;
         let small = small.min(budget / 64).max(budget / SMALL_SHARE);
         Walk {
+            slack: lives.begins[lives.end()] * SLACK,
             is_large: lives.bytes.iter().map(|&bytes| bytes >= small).collect(),
             graph,
             lives,
@@ -425,10 +432,10 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Frees what lives in the store and whose copy is complete by now.
+    /// Frees what lives in the store and whose copy has been complete for a while.
     fn free_what_has_left(&mut self) {
         while let Some(&(ends, s)) = self.leaving.front() {
-            if ends > self.compute {
+            if ends + self.slack > self.compute {
                 break;
             }
             self.leaving.pop_front();

@@ -8,14 +8,24 @@ impl Walk<'_> {
         let Some(&id) = self.lives.order.get(self.at) else {
             return;
         };
-        let until = self.compute + self.graph.node(id).time.get();
+        let until = self.compute + self.graph.node(id).time.get() + self.slack;
         while self.channel[IN] < until {
             let Some(&(next, s)) = self.out.first() else {
                 return;
             };
             self.work += 1;
             let bytes = self.lives.bytes[s as usize];
-            let short = self.full.highest_of(self.at, next as usize - 1) + bytes - self.budget;
+            let short = |walk: &Self| {
+                walk.full.highest_of(walk.at, next as usize - 1) + bytes - walk.budget
+            };
+            while short(self) > 0
+                && let Some(&(ends, gone)) = self.leaving.front()
+                && ends <= self.compute
+            {
+                self.leaving.pop_front();
+                self.leave(gone as usize);
+            }
+            let short = short(self);
             if short > 0 && !(self.habits.swaps && self.swap(short, next)) {
                 return;
             }
