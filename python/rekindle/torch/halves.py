@@ -20,6 +20,7 @@ from rekindle.torch.joint import outputs_of, tensors_of
 from rekindle.torch.lower import forward_nodes
 from rekindle.torch.measure import Meter
 from rekindle.torch.planning import PlannedGraph
+from rekindle.torch.sums import nothing_for, passed_on
 from rekindle.torch.transfers import Transfers
 
 
@@ -74,10 +75,27 @@ class Halves:
 
         def call(arguments: list[Any]) -> Any:
             _refuse_retained_graph()
+            passed = self._without_missing(arguments)
+            if passed is not None:
+                return passed
             with self.autocast.around():
                 return self._backward(arguments)
 
         return mark_boxed(call)
+
+    def _without_missing(self, arguments: list[Any]) -> list[Any] | None:
+        """Puts something in place of the gradients that have not arrived. Where the backward need
+        not run for those that have, gives its results.
+        """
+        joint = self.planned.joint
+        first = len(arguments) - len(joint.tangents)
+        missing = [at for at, value in enumerate(arguments[first:]) if value is None]
+        if not missing:
+            return None
+        passed = passed_on(joint, arguments[first:])
+        for at in missing:
+            arguments[first + at] = nothing_for(joint, joint.tangents[at])
+        return passed
 
     @property
     def _num_outputs(self) -> int:

@@ -14,7 +14,7 @@ import inspect
 import logging
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -74,6 +74,7 @@ NEEDED: tuple[Interface, ...] = (
     ("_backward_pre_hooks", "torch.nn.Module"),
     ("_opname", "torch.ops.aten.clone.default"),
     ("_schema", "torch.ops.aten.clone.default"),
+    ("_unsafe_preserve_version_counter", "torch.autograd"),
     ("queue_callback", "torch.autograd.Variable._execution_engine"),
     ("DispatchKey", "torch._C"),
     ("py_kernels", "torch.ops.aten.dropout.default"),
@@ -206,6 +207,17 @@ def fake_of(node: torch.fx.Node) -> Any:
     return node.meta.get("example_value")
 
 
+def is_plain_fake(value: Any) -> TypeGuard[torch.Tensor]:
+    """Whether a value of a graph that Dynamo has captured stands for a plain tensor of numbers."""
+    kinds = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor)
+    return type(value) in kinds and value.layout is torch.strided
+
+
+def is_written(fake: Any) -> bool:
+    """Whether a graph that Dynamo has captured overwrites the tensor that this one stands for."""
+    return isinstance(fake, torch.Tensor) and fake._version > 0
+
+
 def storage_key(storage: torch.UntypedStorage) -> int:
     """Equal for storages that are the same block."""
     return int(storage._cdata)
@@ -285,6 +297,14 @@ def take_tangents_as_they_come() -> None:
             tangent.memory_format = MemoryFormatMeta(size=whatever, stride=whatever)
 
 
+def leave_out_missing_gradients(result: torch.Tensor) -> None:
+    """The backward of the graph that gave a result gets None for each result for which no gradient
+    has arrived, and not zeros.
+    """
+    node: Any = result.grad_fn
+    node.set_materialize_grads(False)
+
+
 @functools.cache
 def frees_tangents() -> bool:
     """Whether the backward of a captured graph lets go of the gradients that it is handed when it
@@ -298,6 +318,14 @@ def frees_tangents() -> bool:
 def is_view(tensor: torch.Tensor) -> bool:
     """Whether autograd knows a tensor as a view of another."""
     return bool(tensor._is_view())
+
+
+def same_version(tensor: torch.Tensor) -> AbstractContextManager[None]:
+    """A scope at whose end a tensor counts as not written since it began."""
+    scope: AbstractContextManager[None] = _find("torch.autograd")._unsafe_preserve_version_counter(
+        tensor
+    )
+    return scope
 
 
 def keeps_graph() -> bool:

@@ -164,6 +164,7 @@ class Runner:
         if session.plan_together() or session.autocast.is_to_be_captured_anew():
             self.compiled.clear()
         waiting = session.begin(gradient_bytes(values))
+        session.call.stand_ins.arguments.update(map(id, leaves))
         if waiting:
             warnings.warn(
                 f"an earlier call of this model waits for its backward and holds {waiting} bytes, "

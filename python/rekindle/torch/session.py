@@ -56,6 +56,7 @@ from rekindle.torch.planning import Cost, Decide, PlannedGraph, TimedPlan, bette
 from rekindle.torch.ranks import agree
 from rekindle.torch.several_graphs import GraphsOfStep, Others, Part, first_pass
 from rekindle.torch.stores import transfers_for, with_store
+from rekindle.torch.sums import StandIns, add_stand_ins, in_order, written_inputs
 from rekindle.torch.target.saved import SavedStep
 from rekindle.torch.transfers import Transfers
 
@@ -112,6 +113,8 @@ class Call:
     """What is to be done before a graph is captured."""
     flow: Flow = field(default_factory=Flow)
     """What they hand to one another, where that is not known yet."""
+    stand_ins: StandIns = field(default_factory=StandIns)
+    """Where the gradients go of what several of them read."""
     ran_without_gradients: bool = False
     breaks_before: dict[str, int] = field(default_factory=graph_breaks)
 
@@ -246,6 +249,7 @@ class Session:
     def end(self, result: Any) -> None:
         """A call of the model is over, and returns this."""
         self.call.flow.end(result)
+        self.call.stand_ins.clear()
         self._note_split()
         if self._undecided():
             self._warn_of_first_pass()
@@ -370,8 +374,6 @@ class Session:
         if self.call.before_capture is not None:
             self.call.before_capture()
         joint = Joint(joint_module, num_fwd_outputs, static_lifetime_input_indices or ())
-        if not self.inductor and not depends_on_layout(joint.tangents):
-            take_tangents_as_they_come()
         if self._transfers is None:
             devices = [t.device for node in joint.primals for t in tensors_of(node)]
             self._transfers = transfers_for(self.settings, devices)
@@ -527,9 +529,11 @@ class Session:
         def compiler(module: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
             if self.state is State.ONE_GRAPH and not is_whole(module, STEP):
                 self._go(State.COLLECTING)
-            unread = self._cut_off(module)
+            unread, added_up = self._cut_off(module), self._stand_ins(module)
+            is_alone, written = not self._is_split or self.inductor, written_inputs(module)
             run = capture(module, inputs)
-            return refusing(run, unread) if unread else run
+            run = refusing(run, unread) if unread else run
+            return run if is_alone else in_order(run, added_up, written, self._call_stand_ins)
 
         return compiler if self.inductor else traced_as_eager(compiler, self.autocast)
 
@@ -540,8 +544,18 @@ class Session:
         is_last = self.state is State.BACKEND or ends_with_return(module, STEP)
         return cut_off(module) if is_last and self.settings.differentiated == "loss" else []
 
+    def _stand_ins(self, module: fx.GraphModule) -> list[int]:
+        """Adds stand-ins to a graph behind which others may read what it reads."""
+        is_followed = self._is_split and not ends_with_return(module, STEP)
+        return add_stand_ins(module) if is_followed and not self.inductor else []
+
+    def _call_stand_ins(self) -> StandIns:
+        return self.call.stand_ins
+
     def _forward(self, module: fx.GraphModule, _inputs: list[Any]) -> Boxed:
         halves = self._captures[module.meta[CAPTURE]]
+        if not self.inductor and not depends_on_layout(halves.planned.joint.tangents):
+            take_tangents_as_they_come()
         run = halves.forward(module)
 
         def call(arguments: list[Any]) -> Any:
