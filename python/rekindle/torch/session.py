@@ -47,10 +47,11 @@ from rekindle.torch.interfaces import (
     is_whole,
     mark_boxed,
     take_tangents_as_they_come,
+    without_modes,
 )
 from rekindle.torch.joint import Joint, tensors_of
 from rekindle.torch.lower import Lowered, lower
-from rekindle.torch.neighbours import is_larger, nearest, with_costs_of
+from rekindle.torch.neighbours import is_larger, nearest, with_costs_of, with_same_costs
 from rekindle.torch.outputs import cut_off, refusing
 from rekindle.torch.planning import Cost, Decide, PlannedGraph, TimedPlan, better_than, plan_joint
 from rekindle.torch.ranks import agree
@@ -107,7 +108,7 @@ class Call:
     """Bytes of gradients that were there when it began."""
     runs: list[int] = field(default_factory=list)
     """The graphs that ran forward, in order."""
-    captured: list[int] = field(default_factory=list)
+    captured: list[Halves] = field(default_factory=list)
     """The graphs that were captured, in order."""
     before_capture: Callable[[], None] | None = None
     """What is to be done before a graph is captured."""
@@ -243,8 +244,45 @@ class Session:
         known = self._collected[number]
         planned = plan_joint(known.joint, self.settings, known.lowered, given=decided)
         planned.seconds += known.seconds
-        if all([half.replace(planned) for half in halves]):
+        if all(half.has_room(planned) for half in halves):
             self._collected[number] = self._running[number] = planned
+            for half in halves:
+                half.put(number, planned)
+
+    def adapt(self, captures: Iterable[Halves]) -> bool:
+        """Before a call: lets what was captured while there were other gradients run by plans that
+        count those of this call. False if it must be captured again.
+        """
+        others = [half for half in captures if half.numbers.get(self.call.gradients) != half.number]
+        if not others:
+            return True
+        is_fixed = self.check or self.inductor or self.given is not None
+        if is_fixed or self.state is not State.ONE_GRAPH:
+            return False
+        waiting = self.outstanding.bytes()
+        return all(half.number not in waiting and self._turn(half) for half in others)
+
+    def _turn(self, half: Halves) -> bool:
+        """Lets a captured graph run by a plan that counts the gradients of this call."""
+        known, gradients = half.numbers.get(self.call.gradients), self.call.gradients
+        if known is not None and half.is_run_by(known):
+            return True
+        if known is not None:
+            planned = self._collected[known]
+        else:
+            # What is made here has no contents, as in a capture: who measures shall not count it.
+            with without_modes():
+                known, lowered = self._lower(half.planned.joint)
+                planned = self._plan(known, half.planned.joint, lowered, half.planned)
+        if not half.has_room(planned):
+            return False
+        half.is_run_by(known)
+        half.replace(planned)
+        half.number = half.numbers[gradients] = known
+        self._collected[known] = self._running[known] = planned
+        if planned.decided.better:
+            self._look_for_better(half)
+        return True
 
     def end(self, result: Any) -> None:
         """A call of the model is over, and returns this."""
@@ -382,17 +420,19 @@ class Session:
             self._go(State.COLLECTING)
         planned = self._plan(number, joint, lowered)
         self._collected[number] = self._running[number] = planned
-        self.call.captured.append(number)
         halves = Halves(
             number,
             planned,
             self.autocast,
+            gradients=self.call.gradients,
             check=self.check,
             transfers=self._transfers,
         )
+        self.call.captured.append(halves)
         capture = next(self._capture_numbers)
         self._captures[capture] = halves
         if planned.decided.better:
+            leave_room(planned)
             self._look_for_better(halves)
         forward, backward = planned.modules.forward, planned.modules.backward
         forward.meta[CAPTURE] = backward.meta[CAPTURE] = capture
@@ -401,7 +441,6 @@ class Session:
     def _look_for_better(self, halves: Halves) -> None:
         """A graph runs by its first plan: a better one is looked for."""
         number, planned, settings = halves.number, halves.planned, self._settings_now()
-        leave_room(planned)
         self._halves.setdefault(number, []).append(halves)
         if number not in self._better:
             self._better[number] = BetterPlan(
@@ -419,7 +458,12 @@ class Session:
             lowered = lower(joint, f"graph {number}", held, handed_on)
         return number, lowered
 
-    def _plan(self, number: int, joint: Joint, lowered: Lowered) -> PlannedGraph:
+    def _plan(
+        self, number: int, joint: Joint, lowered: Lowered, known: PlannedGraph | None = None
+    ) -> PlannedGraph:
+        """The plan of a graph. Its costs are those of the same one that is `known` with something
+        else in memory beside it, if one is.
+        """
         if self.given is not None:
             self.given.refuse_another(lowered.graph)
             decided = TimedPlan(self.given.graph, self.given.plan, from_disk=True)
@@ -438,6 +482,8 @@ class Session:
         cost: Cost | None = None
         if near is not None and is_known:
             cost = lambda: (with_costs_of(near, lowered), near.decided.guessed)  # noqa: E731
+        if known is not None:
+            cost = lambda: (with_same_costs(known, lowered), known.decided.guessed)  # noqa: E731
         if self._under_inductor is not None:
             planned = self._under_inductor.plan(joint, self._settings_now(), lowered, cost)
         else:
@@ -457,7 +503,8 @@ class Session:
         little.
         """
         call = self.call
-        before = call.runs + [number for number in call.captured if number not in call.runs]
+        captured = [half.number for half in call.captured]
+        before = call.runs + [number for number in captured if number not in call.runs]
         resident, gradients = self.resident()
         # As they are planned by now: the plan of a known step may drop what is handed on.
         parts = {number: self._part(number, self._handed_on.get(number)) for number in before}
