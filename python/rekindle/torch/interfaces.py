@@ -37,6 +37,7 @@ NEEDED: tuple[Interface, ...] = (
     ("use_numpy_random_stream", "torch._dynamo.config"),
     ("_get_handlers", "torch._dynamo.variables.torch.TorchInGraphFunctionVariable"),
     ("InstructionTranslatorBase", "torch._dynamo.symbolic_convert"),
+    ("tls", "torch._dynamo.symbolic_convert"),
     ("setup_or_before_with", "torch._dynamo.symbolic_convert.InstructionTranslatorBase"),
     ("install_guard", "torch._dynamo.guards"),
     ("NullContextVariable", "torch._dynamo.variables.ctx_manager"),
@@ -499,6 +500,21 @@ def compiling_kernels_by(maker: type) -> Iterator[None]:
 
 # Dynamo turns a model's Python into graphs. What it answers to known functions is in a table, and
 # so is what each bytecode does.
+
+
+def is_to_be_whole() -> bool:
+    """Whether what Dynamo captures at this moment must be one graph (`fullgraph=True`)."""
+    translator = getattr(symbolic_convert.tls, "current_tx", None)
+    return translator is not None and (translator.one_graph or translator.error_on_graph_break)
+
+
+def handed_on(error: Exception) -> Exception:
+    """The error in a form that Dynamo hands on while it captures, and does not wrap."""
+    kind = type(error)
+    names = {"__init__": Unsupported.__init__, "__module__": kind.__module__}
+    made: Exception = type(kind.__name__, (kind, Unsupported), names)(str(error))
+    return made
+
 
 OWN = "torch"
 """The package whose own code must know that it is traced."""
