@@ -1,8 +1,7 @@
 """The plans of one compiled model, and how far they have come.
 
 AOTAutograd hands a `Session` each training graph (`partition`) and runs the two modules that it
-gives back. Graphs without a backward run as they are. A session is in one `State`, and
-`TRANSITIONS` says which may follow.
+gives back. Graphs without a backward run as they are. A session is in one `State` (`states`).
 
 A step that is one graph is planned when it is captured. Of a step that is several graphs, a first
 pass collects: each is planned to hold as little as it can for those behind it, and runs. Before the
@@ -22,8 +21,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from enum import Enum, auto
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -36,14 +34,12 @@ from rekindle.torch.better_plan import BetterPlan
 from rekindle.torch.capture import traced_as_eager
 from rekindle.torch.effects import has_collectives
 from rekindle.torch.execute import Boxed, boxed, depends_on_layout
-from rekindle.torch.flow import Flow
 from rekindle.torch.halves import Halves, leave_room
 from rekindle.torch.held import Outstanding, gradient_bytes, state_bytes, unread
 from rekindle.torch.inductor_budget import InductorPlans
 from rekindle.torch.interfaces import (
     aot_autograd,
     ends_with_return,
-    graph_breaks,
     is_whole,
     mark_boxed,
     take_tangents_as_they_come,
@@ -57,6 +53,7 @@ from rekindle.torch.planning import Cost, Decide, PlannedGraph, TimedPlan, bette
 from rekindle.torch.ranks import agree
 from rekindle.torch.several_graphs import GraphsOfStep, Others, Part, first_pass
 from rekindle.torch.stores import transfers_for, with_store
+from rekindle.torch.states import TRANSITIONS, Call, State
 from rekindle.torch.sums import StandIns, add_stand_ins, in_order, written_inputs
 from rekindle.torch.target.saved import SavedStep
 from rekindle.torch.transfers import Transfers
@@ -66,64 +63,6 @@ CAPTURE = "rekindle_capture"
 """Under this key a module's `meta` tells of which captured graph it is a half."""
 STEP = "planned_step"
 """The function that a call of a module begins with."""
-
-
-class State(Enum):
-    """How far a session is."""
-
-    BACKEND = auto()
-    """Nobody tells when a step begins. Each graph is planned for the whole budget."""
-    ONE_GRAPH = auto()
-    """A step is one graph, as far as is known. Each is planned for the whole budget."""
-    COLLECTING = auto()
-    """A step is several graphs, and some have no plan yet that counts the others."""
-    PLANNING = auto()
-    """The graphs of the call before are planned together."""
-    RUNNING = auto()
-    """Every graph has a plan that counts the others."""
-    FAILED = auto()
-    """There are no plans that fit together. Every further call says so."""
-
-
-TRANSITIONS = {
-    State.BACKEND: (),
-    # A graph breaks, a second graph has run, or DDP or FSDP2 will split the step.
-    State.ONE_GRAPH: (State.COLLECTING,),
-    # The call that collected is over, and the next one begins.
-    State.COLLECTING: (State.PLANNING,),
-    # Back where planning is interrupted.
-    State.PLANNING: (State.RUNNING, State.FAILED, State.COLLECTING),
-    # Inputs of another shape bring a graph that has no plan.
-    State.RUNNING: (State.COLLECTING,),
-    State.FAILED: (),
-}
-"""The states that may follow each."""
-
-
-@dataclass
-class Call:
-    """What has happened since a call of the model began."""
-
-    gradients: int = 0
-    """Bytes of gradients that were there when it began."""
-    runs: list[int] = field(default_factory=list)
-    """The graphs that ran forward, in order."""
-    captured: list[Halves] = field(default_factory=list)
-    """The graphs that were captured, in order."""
-    before_capture: Callable[[], None] | None = None
-    """What is to be done before a graph is captured."""
-    flow: Flow = field(default_factory=Flow)
-    """What they hand to one another, where that is not known yet."""
-    stand_ins: StandIns = field(default_factory=StandIns)
-    """Where the gradients go of what several of them read."""
-    ran_without_gradients: bool = False
-    breaks_before: dict[str, int] = field(default_factory=graph_breaks)
-
-    @property
-    def breaks(self) -> list[str]:
-        """Why graphs ended where they did."""
-        known = self.breaks_before
-        return [why for why, count in graph_breaks().items() if count > known.get(why, 0)]
 
 
 class Session:
