@@ -104,6 +104,23 @@ FUNCTIONS: list[Callable[[torch.Tensor], torch.Tensor]] = [
 ]
 
 
+class Hundredths(nn.Module):
+    """A layer before each dropout of a hundredth, side by side, so that each has numbers of its
+    own.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(32, 8) for _ in range(1, 100))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        dropped = [
+            functional.dropout(torch.tanh(layer(x)), hundredths / 100)
+            for hundredths, layer in enumerate(self.layers, 1)
+        ]
+        return torch.stack([part.float().square().mean() for part in dropped]).mean()
+
+
 class Case(unittest.TestCase):
     def setUp(self) -> None:
         torch._dynamo.reset()
@@ -155,6 +172,17 @@ class Bits(Case):
     def test_autocast(self) -> None:
         torch.manual_seed(0)
         self.assert_alike(Steps(FUNCTIONS), torch.randn(BATCH), autocast=torch.bfloat16)
+
+    def test_dropout_of_every_hundredth(self) -> None:
+        for autocast in (None, torch.bfloat16, torch.float16):
+            with self.subTest(autocast=autocast):
+                torch._dynamo.reset()
+                torch.manual_seed(0)
+                x = torch.randn(BATCH)
+                planned = self.assert_alike(Hundredths(), x, 0.8, autocast)
+                (step,) = session_of(planned).planned
+                runs = [node for kind, node in step.plan.steps() if kind == "run"]
+                self.assertGreater(len(runs), len(set(runs)), "nothing was recomputed")
 
     def test_autocast_casts_a_parameter_once(self) -> None:
         x = torch.randn(BATCH, generator=torch.Generator().manual_seed(0))

@@ -286,6 +286,14 @@ class Errors(unittest.TestCase):
         with self.assertWarnsRegex(rekindle.UnplannedPart, "^a part of the step is planned"):
             rekindle.compile(Stopped(), 10**9, **QUICK)(torch.randn(4, 8)).sum().backward()
 
+    def test_an_outer_graph_that_must_be_whole(self) -> None:
+        planned = rekindle.compile(network(), 1.0, **QUICK)
+        for outer in (planned, nn.Sequential(planned)):
+            torch._dynamo.reset()
+            whole = torch.compile(outer, backend="aot_eager", fullgraph=True)
+            with self.assertRaisesRegex(rekindle.InvalidInput, "leave fullgraph=True out"):
+                whole(torch.randn(2, 8))
+
     def test_a_planned_module_inside_a_compiled_one(self) -> None:
         module, value = network(), torch.randn(4, 8)
         planned = rekindle.compile(module, 10**9, **QUICK)

@@ -12,8 +12,9 @@ import rekindle
 from rekindle.settings import Settings
 from rekindle.torch.flow import Flow
 from rekindle.torch.module import session_of
-from rekindle.torch.session import TRANSITIONS, Session, State
+from rekindle.torch.session import Session
 from rekindle.torch.several_graphs import largest_share
+from rekindle.torch.states import TRANSITIONS, State
 
 
 QUICK = {"effort": 1, "profile": "roofline"}

@@ -121,6 +121,52 @@ class Better(Case):
         self.assertFalse(thread.is_alive())
 
 
+class Gradients(Case):
+    """A step that finds gradients has a plan of its own, and is not captured again."""
+
+    def test_accumulation(self) -> None:
+        for options in ({"wait": True}, {}):
+            planned = self.plan(**options)
+            session, value = session_of(planned), torch.randn(ROWS, WIDTH)
+            captured, numbers = [], []
+            for micro in range(6):
+                if micro % 3 == 0:
+                    planned.zero_grad()
+                    self.module.zero_grad()
+                grads = [part.grad for part in planned.parameters() if part.grad is not None]
+                torch.manual_seed(micro)
+                with rekindle.measure_peak([*planned.parameters(), *grads, value]) as measured:
+                    planned(value).backward()
+                torch.manual_seed(micro)
+                self.module(value).backward()
+                for ours, theirs in zip(
+                    planned.parameters(), self.module.parameters(), strict=True
+                ):
+                    self.assertTrue(torch.equal(ours.grad, theirs.grad))
+                captured.append(len(session.call.captured))
+                (number,) = session.call.runs
+                numbers.append(number)
+                self.assertEqual(measured.peak, session._running[number].modules.peak_of_storages)
+                self.finish(planned)
+            self.assertEqual(captured, [1, 0, 0, 0, 0, 0])
+            self.assertEqual(numbers, [0, 1, 1, 0, 1, 1])
+            without, found = session.planned
+            self.assertGreater(found.graph.peak, without.graph.peak)
+
+    def test_a_forward_that_waits_keeps_its_plan(self) -> None:
+        planned, value = self.plan(wait=True), torch.randn(ROWS, WIDTH)
+        planned(value).backward()
+        planned.zero_grad()
+        first = planned(value)
+        for part in planned.parameters():
+            part.grad = torch.zeros_like(part)
+        with self.assertWarns(rekindle.OverBudget):
+            second = planned(value)
+        second.backward()
+        first.backward()
+        self.assertEqual(len(session_of(planned).planned), 2)
+
+
 class Shapes(Case):
     def test_a_smaller_one_is_planned_from_a_larger_one(self) -> None:
         planned = self.plan(profile="measure")

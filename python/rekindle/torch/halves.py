@@ -20,6 +20,7 @@ from rekindle.torch.joint import outputs_of, tensors_of
 from rekindle.torch.lower import forward_nodes
 from rekindle.torch.measure import Meter
 from rekindle.torch.planning import PlannedGraph
+from rekindle.torch.sums import nothing_for, passed_on
 from rekindle.torch.transfers import Transfers
 
 
@@ -37,11 +38,16 @@ class Halves:
         planned: PlannedGraph,
         autocast: BackwardAutocast,
         *,
+        gradients: int = 0,
         check: bool = False,
         transfers: Transfers | None = None,
     ) -> None:
         self.number = number
-        """Which of the session's graphs it is."""
+        """Which of the session's graphs it is now."""
+        self.numbers = {gradients: number}
+        """Which it is while there are gradients of so many bytes."""
+        self._ready: dict[int, tuple[PlannedGraph, BitCheck | Meter | None, Boxed, Boxed]] = {}
+        """How it runs as each of them, where it has."""
         self.planned = planned
         self.autocast = autocast
         self.check = check
@@ -74,10 +80,27 @@ class Halves:
 
         def call(arguments: list[Any]) -> Any:
             _refuse_retained_graph()
+            passed = self._without_missing(arguments)
+            if passed is not None:
+                return passed
             with self.autocast.around():
                 return self._backward(arguments)
 
         return mark_boxed(call)
+
+    def _without_missing(self, arguments: list[Any]) -> list[Any] | None:
+        """Puts something in place of the gradients that have not arrived. Where the backward need
+        not run for those that have, gives its results.
+        """
+        joint = self.planned.joint
+        first = len(arguments) - len(joint.tangents)
+        missing = [at for at, value in enumerate(arguments[first:]) if value is None]
+        if not missing:
+            return None
+        passed = passed_on(joint, arguments[first:])
+        for at in missing:
+            arguments[first + at] = nothing_for(joint, joint.tangents[at])
+        return passed
 
     @property
     def _num_outputs(self) -> int:
@@ -109,14 +132,31 @@ class Halves:
 
         return mark_boxed(call)
 
-    def replace(self, planned: PlannedGraph) -> bool:
-        """Runs another plan of the graph from now on. No forward may wait for its backward. False
-        if it saves more values than there is room for: then nothing has changed.
-        """
+    def has_room(self, planned: PlannedGraph) -> bool:
+        """Whether another plan of the graph saves no more values than there is room for."""
         first = len(saved_by(self.planned.modules.forward, self._num_outputs)[1])
         tensors, objects = map(len, saved_by(planned.modules.forward, self._num_outputs))
-        if tensors > self._slots or objects != first:
-            return False
+        return tensors <= self._slots and objects == first
+
+    def is_run_by(self, number: int) -> bool:
+        """Turns to a plan that it has been run by; gives whether it has."""
+        self._ready[self.number] = self.planned, self._watch, self._forward, self._backward
+        if number in self._ready:
+            self.planned, self._watch, self._forward, self._backward = self._ready[number]
+            self.number = number
+        return number in self._ready
+
+    def put(self, number: int, planned: PlannedGraph) -> None:
+        """Another plan for one of the graphs that it is. It takes its place when it is next run."""
+        if number == self.number:
+            self.replace(planned)
+        self._ready.pop(number, None)
+
+    def replace(self, planned: PlannedGraph) -> None:
+        """Runs another plan of the graph from now on, for which there is room. No forward may wait
+        for its backward.
+        """
+        tensors = len(saved_by(planned.modules.forward, self._num_outputs)[0])
         self.planned = planned
         self._watch = self._new_watch()
         forward = self._watched_forward(self._boxed(planned.modules.forward, is_backward=False))
@@ -137,7 +177,6 @@ class Halves:
             return backward(arguments)
 
         self._forward, self._backward = run_forward, run_backward
-        return True
 
 
 def leave_room(planned: PlannedGraph) -> None:

@@ -14,7 +14,7 @@ import inspect
 import logging
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -37,6 +37,7 @@ NEEDED: tuple[Interface, ...] = (
     ("use_numpy_random_stream", "torch._dynamo.config"),
     ("_get_handlers", "torch._dynamo.variables.torch.TorchInGraphFunctionVariable"),
     ("InstructionTranslatorBase", "torch._dynamo.symbolic_convert"),
+    ("tls", "torch._dynamo.symbolic_convert"),
     ("setup_or_before_with", "torch._dynamo.symbolic_convert.InstructionTranslatorBase"),
     ("install_guard", "torch._dynamo.guards"),
     ("NullContextVariable", "torch._dynamo.variables.ctx_manager"),
@@ -74,6 +75,7 @@ NEEDED: tuple[Interface, ...] = (
     ("_backward_pre_hooks", "torch.nn.Module"),
     ("_opname", "torch.ops.aten.clone.default"),
     ("_schema", "torch.ops.aten.clone.default"),
+    ("_unsafe_preserve_version_counter", "torch.autograd"),
     ("queue_callback", "torch.autograd.Variable._execution_engine"),
     ("DispatchKey", "torch._C"),
     ("py_kernels", "torch.ops.aten.dropout.default"),
@@ -206,6 +208,17 @@ def fake_of(node: torch.fx.Node) -> Any:
     return node.meta.get("example_value")
 
 
+def is_plain_fake(value: Any) -> TypeGuard[torch.Tensor]:
+    """Whether a value of a graph that Dynamo has captured stands for a plain tensor of numbers."""
+    kinds = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor)
+    return type(value) in kinds and value.layout is torch.strided
+
+
+def is_written(fake: Any) -> bool:
+    """Whether a graph that Dynamo has captured overwrites the tensor that this one stands for."""
+    return isinstance(fake, torch.Tensor) and fake._version > 0
+
+
 def storage_key(storage: torch.UntypedStorage) -> int:
     """Equal for storages that are the same block."""
     return int(storage._cdata)
@@ -285,6 +298,14 @@ def take_tangents_as_they_come() -> None:
             tangent.memory_format = MemoryFormatMeta(size=whatever, stride=whatever)
 
 
+def leave_out_missing_gradients(result: torch.Tensor) -> None:
+    """The backward of the graph that gave a result gets None for each result for which no gradient
+    has arrived, and not zeros.
+    """
+    node: Any = result.grad_fn
+    node.set_materialize_grads(False)
+
+
 @functools.cache
 def frees_tangents() -> bool:
     """Whether the backward of a captured graph lets go of the gradients that it is handed when it
@@ -298,6 +319,14 @@ def frees_tangents() -> bool:
 def is_view(tensor: torch.Tensor) -> bool:
     """Whether autograd knows a tensor as a view of another."""
     return bool(tensor._is_view())
+
+
+def same_version(tensor: torch.Tensor) -> AbstractContextManager[None]:
+    """A scope at whose end a tensor counts as not written since it began."""
+    scope: AbstractContextManager[None] = _find("torch.autograd")._unsafe_preserve_version_counter(
+        tensor
+    )
+    return scope
 
 
 def keeps_graph() -> bool:
@@ -471,6 +500,21 @@ def compiling_kernels_by(maker: type) -> Iterator[None]:
 
 # Dynamo turns a model's Python into graphs. What it answers to known functions is in a table, and
 # so is what each bytecode does.
+
+
+def is_to_be_whole() -> bool:
+    """Whether what Dynamo captures at this moment must be one graph (`fullgraph=True`)."""
+    translator = getattr(symbolic_convert.tls, "current_tx", None)
+    return translator is not None and (translator.one_graph or translator.error_on_graph_break)
+
+
+def handed_on(error: Exception) -> Exception:
+    """The error in a form that Dynamo hands on while it captures, and does not wrap."""
+    kind = type(error)
+    names = {"__init__": Unsupported.__init__, "__module__": kind.__module__}
+    made: Exception = type(kind.__name__, (kind, Unsupported), names)(str(error))
+    return made
+
 
 OWN = "torch"
 """The package whose own code must know that it is traced."""

@@ -92,6 +92,13 @@ class Joint:
                 contents.append(node)
         return inputs, contents
 
+    def output_of(self, tangent: fx.Node) -> Any:
+        """The output of the forward that a tangent is the gradient of."""
+        about = getattr(tangent.meta.get("desc"), "output", None)
+        described = self.output.meta.get("desc", ())
+        found = zip(self.forward_outputs, described, strict=False)
+        return next((node for node, its in found if about is not None and its == about), None)
+
     def _find_storages(self, node: fx.Node) -> tuple[Storage, ...]:
         found: dict[int, Storage] = {}
         for position, tensor in enumerate(tensors_of(node)):

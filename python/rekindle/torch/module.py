@@ -30,6 +30,7 @@ from rekindle.errors import InvalidInput, RekindleError, UnsupportedOption
 from rekindle.settings import Budget, Differentiated, Settings, TimeSource
 from rekindle.torch.environment import check_module, check_optimizer, check_torch
 from rekindle.torch.inductor import require_compiler
+from rekindle.torch.interfaces import handed_on, is_to_be_whole
 from rekindle.torch.runner import Runner
 from rekindle.torch.session import Session
 from rekindle.torch.stores import Offload, check_devices, options_of
@@ -302,6 +303,8 @@ class _Forward:
     def __get__(self, planned: PlannedModule | None, _owner: Any = None) -> Any:
         if planned is None:
             return self.forward
+        if not planned._rekindle.is_running:
+            _refuse_whole_graph()
         replaced = planned._rekindle.replaced
         return types.MethodType(
             self.forward if replaced is None else _in_place_of_forward(replaced), planned
@@ -313,6 +316,19 @@ class _Forward:
 
     def __delete__(self, planned: PlannedModule) -> None:
         planned._rekindle.replace(None)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _refuse_whole_graph() -> None:
+    """Dynamo runs this while it captures what calls a planned module. Otherwise nothing happens."""
+    if is_to_be_whole():
+        raise handed_on(
+            InvalidInput(
+                "torch.compile(…, fullgraph=True) around a planned module: Rekindle compiles it "
+                "itself, and an outer graph ends there; leave fullgraph=True out, or call the "
+                "planned module as it is, which runs the whole step by plan"
+            )
+        )
 
 
 def _in_place_of_forward(replaced: Callable[..., Any]) -> Callable[..., Any]:

@@ -54,3 +54,12 @@ def with_costs_of(near: PlannedGraph, lowered: Lowered) -> _native.Graph:
     ]
     scratch = [node.workspace for node in known]
     return lowered.graph.with_times(times).with_workspaces(scratch)
+
+
+def with_same_costs(known: PlannedGraph, lowered: Lowered) -> _native.Graph:
+    """The graph with the costs of the same one beside which something else lay in memory."""
+    costs = dict(zip(known.lowered.nodes, known.graph.nodes, strict=True))
+    pairs = [costs.get(node) if node is not None else None for node in lowered.nodes]
+    return lowered.graph.with_times([cost.time if cost else 0.0 for cost in pairs]).with_workspaces(
+        [cost.workspace if cost else 0 for cost in pairs]
+    )

@@ -30,6 +30,7 @@ from rekindle.errors import (
 )
 from rekindle.torch.eager_check import EagerCheck
 from rekindle.torch.eager_route import MOST_CHANGES, Route
+from rekindle.torch.halves import Halves
 from rekindle.torch.held import gradient_bytes, resident_bytes, storage_bytes
 from rekindle.torch.interfaces import (
     BackendCompilerFailed,
@@ -69,10 +70,15 @@ class Compiled:
         self.is_whole = is_whole
         """Whether the step is one graph, as far as is known."""
         self.function = self._compile()
-        self.numbers: set[int] = set()
+        self.captures: list[Halves] = []
         """The graphs that were captured."""
         self.end = ""
         """Why the step is not one graph."""
+
+    @property
+    def numbers(self) -> set[int]:
+        """All that these graphs are known by."""
+        return {number for half in self.captures for number in half.numbers.values()}
 
     def _compile(self) -> Callable[..., Any]:
         backend = self._session.backend()
@@ -146,7 +152,7 @@ class Runner:
         """What others have put in place of the planned module's forward."""
         self.is_running = False
         """Whether a call runs: what it calls is not planned on its own."""
-        self.compiled: OrderedDict[Hashable, Compiled] = OrderedDict()
+        self.compiled: OrderedDict[tuple[Hashable, ...], Compiled] = OrderedDict()
         """For each number of bytes of gradients that are found and shapes of arguments; the last
         used at the end.
         """
@@ -164,6 +170,7 @@ class Runner:
         if session.plan_together() or session.autocast.is_to_be_captured_anew():
             self.compiled.clear()
         waiting = session.begin(gradient_bytes(values))
+        session.call.stand_ins.arguments.update(map(id, leaves))
         if waiting:
             warnings.warn(
                 f"an earlier call of this model waits for its backward and holds {waiting} bytes, "
@@ -174,13 +181,13 @@ class Runner:
             )
         is_alone = not (self.is_parallel or is_sharded(self.module))
         check = EagerCheck(self.module) if session.check and is_alone else None
-        compiled = self._compiled_for((session.call.gradients, *map(_described, leaves)))
+        compiled = self._compiled_for(tuple(map(_described, leaves)))
         if check is not None:
             session.call.before_capture = check.keep_buffers
             if not compiled.is_whole:  # What is captured may come after what has run.
                 check.keep_buffers()
         result = self._call(compiled, args, kwargs)
-        compiled.numbers.update(session.call.captured)
+        compiled.captures += session.call.captured
         session.end(result)
         self._complain(compiled)
         session.autocast.watch(result)
@@ -202,12 +209,16 @@ class Runner:
         finally:
             self.is_running = before
 
-    def _compiled_for(self, key: Hashable) -> Compiled:
+    def _compiled_for(self, kind: tuple[Hashable, ...]) -> Compiled:
         """The compiled module for a kind of calls. Old ones make room for it."""
+        key, session = (self.session.call.gradients, *kind), self.session
         found = self.compiled.pop(key, None)
+        alike = [known for (_, *other), known in self.compiled.items() if other == [*kind]]
+        known = alike if found is None else [found]
+        found = next((known for known in known if session.adapt(known.captures)), None)
         if found is None or len(found.numbers) >= MOST_SHAPES:
             is_whole = not (self.is_parallel or is_sharded(self.module))
-            found = Compiled(self.module, self._function, self.session, is_whole=is_whole)
+            found = Compiled(self.module, self._function, session, is_whole=is_whole)
         self.compiled[key] = found
         self._drop(list(self.compiled)[:-MOST_SHAPES])
         return found
@@ -219,7 +230,7 @@ class Runner:
             return function
         return _function_of_its_own(self.module, self.replaced)
 
-    def _drop(self, keys: list[Hashable]) -> None:
+    def _drop(self, keys: list[tuple[Hashable, ...]]) -> None:
         """Drops some compiled functions, and what is known of the graphs that only they run."""
         dropped = [self.compiled.pop(key).numbers for key in keys]
         used = [compiled.numbers for compiled in self.compiled.values()]

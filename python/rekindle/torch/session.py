@@ -1,8 +1,7 @@
 """The plans of one compiled model, and how far they have come.
 
 AOTAutograd hands a `Session` each training graph (`partition`) and runs the two modules that it
-gives back. Graphs without a backward run as they are. A session is in one `State`, and
-`TRANSITIONS` says which may follow.
+gives back. Graphs without a backward run as they are. A session is in one `State` (`states`).
 
 A step that is one graph is planned when it is captured. Of a step that is several graphs, a first
 pass collects: each is planned to hold as little as it can for those behind it, and runs. Before the
@@ -22,8 +21,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from enum import Enum, auto
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -36,26 +34,27 @@ from rekindle.torch.better_plan import BetterPlan
 from rekindle.torch.capture import traced_as_eager
 from rekindle.torch.effects import has_collectives
 from rekindle.torch.execute import Boxed, boxed, depends_on_layout
-from rekindle.torch.flow import Flow
 from rekindle.torch.halves import Halves, leave_room
 from rekindle.torch.held import Outstanding, gradient_bytes, state_bytes, unread
 from rekindle.torch.inductor_budget import InductorPlans
 from rekindle.torch.interfaces import (
     aot_autograd,
     ends_with_return,
-    graph_breaks,
     is_whole,
     mark_boxed,
     take_tangents_as_they_come,
+    without_modes,
 )
 from rekindle.torch.joint import Joint, tensors_of
 from rekindle.torch.lower import Lowered, lower
-from rekindle.torch.neighbours import is_larger, nearest, with_costs_of
+from rekindle.torch.neighbours import is_larger, nearest, with_costs_of, with_same_costs
 from rekindle.torch.outputs import cut_off, refusing
 from rekindle.torch.planning import Cost, Decide, PlannedGraph, TimedPlan, better_than, plan_joint
 from rekindle.torch.ranks import agree
 from rekindle.torch.several_graphs import GraphsOfStep, Others, Part, first_pass
 from rekindle.torch.stores import transfers_for, with_store
+from rekindle.torch.states import TRANSITIONS, Call, State
+from rekindle.torch.sums import StandIns, add_stand_ins, in_order, written_inputs
 from rekindle.torch.target.saved import SavedStep
 from rekindle.torch.transfers import Transfers
 
@@ -64,62 +63,6 @@ CAPTURE = "rekindle_capture"
 """Under this key a module's `meta` tells of which captured graph it is a half."""
 STEP = "planned_step"
 """The function that a call of a module begins with."""
-
-
-class State(Enum):
-    """How far a session is."""
-
-    BACKEND = auto()
-    """Nobody tells when a step begins. Each graph is planned for the whole budget."""
-    ONE_GRAPH = auto()
-    """A step is one graph, as far as is known. Each is planned for the whole budget."""
-    COLLECTING = auto()
-    """A step is several graphs, and some have no plan yet that counts the others."""
-    PLANNING = auto()
-    """The graphs of the call before are planned together."""
-    RUNNING = auto()
-    """Every graph has a plan that counts the others."""
-    FAILED = auto()
-    """There are no plans that fit together. Every further call says so."""
-
-
-TRANSITIONS = {
-    State.BACKEND: (),
-    # A graph breaks, a second graph has run, or DDP or FSDP2 will split the step.
-    State.ONE_GRAPH: (State.COLLECTING,),
-    # The call that collected is over, and the next one begins.
-    State.COLLECTING: (State.PLANNING,),
-    # Back where planning is interrupted.
-    State.PLANNING: (State.RUNNING, State.FAILED, State.COLLECTING),
-    # Inputs of another shape bring a graph that has no plan.
-    State.RUNNING: (State.COLLECTING,),
-    State.FAILED: (),
-}
-"""The states that may follow each."""
-
-
-@dataclass
-class Call:
-    """What has happened since a call of the model began."""
-
-    gradients: int = 0
-    """Bytes of gradients that were there when it began."""
-    runs: list[int] = field(default_factory=list)
-    """The graphs that ran forward, in order."""
-    captured: list[int] = field(default_factory=list)
-    """The graphs that were captured, in order."""
-    before_capture: Callable[[], None] | None = None
-    """What is to be done before a graph is captured."""
-    flow: Flow = field(default_factory=Flow)
-    """What they hand to one another, where that is not known yet."""
-    ran_without_gradients: bool = False
-    breaks_before: dict[str, int] = field(default_factory=graph_breaks)
-
-    @property
-    def breaks(self) -> list[str]:
-        """Why graphs ended where they did."""
-        known = self.breaks_before
-        return [why for why, count in graph_breaks().items() if count > known.get(why, 0)]
 
 
 class Session:
@@ -240,12 +183,50 @@ class Session:
         known = self._collected[number]
         planned = plan_joint(known.joint, self.settings, known.lowered, given=decided)
         planned.seconds += known.seconds
-        if all([half.replace(planned) for half in halves]):
+        if all(half.has_room(planned) for half in halves):
             self._collected[number] = self._running[number] = planned
+            for half in halves:
+                half.put(number, planned)
+
+    def adapt(self, captures: Iterable[Halves]) -> bool:
+        """Before a call: lets what was captured while there were other gradients run by plans that
+        count those of this call. False if it must be captured again.
+        """
+        others = [half for half in captures if half.numbers.get(self.call.gradients) != half.number]
+        if not others:
+            return True
+        is_fixed = self.check or self.inductor or self.given is not None
+        if is_fixed or self.state is not State.ONE_GRAPH:
+            return False
+        waiting = self.outstanding.bytes()
+        return all(half.number not in waiting and self._turn(half) for half in others)
+
+    def _turn(self, half: Halves) -> bool:
+        """Lets a captured graph run by a plan that counts the gradients of this call."""
+        known, gradients = half.numbers.get(self.call.gradients), self.call.gradients
+        if known is not None and half.is_run_by(known):
+            return True
+        if known is not None:
+            planned = self._collected[known]
+        else:
+            # What is made here has no contents, as in a capture: who measures shall not count it.
+            with without_modes():
+                known, lowered = self._lower(half.planned.joint)
+                planned = self._plan(known, half.planned.joint, lowered, half.planned)
+        if not half.has_room(planned):
+            return False
+        half.is_run_by(known)
+        half.replace(planned)
+        half.number = half.numbers[gradients] = known
+        self._collected[known] = self._running[known] = planned
+        if planned.decided.better:
+            self._look_for_better(half)
+        return True
 
     def end(self, result: Any) -> None:
         """A call of the model is over, and returns this."""
         self.call.flow.end(result)
+        self.call.stand_ins.clear()
         self._note_split()
         if self._undecided():
             self._warn_of_first_pass()
@@ -370,8 +351,6 @@ class Session:
         if self.call.before_capture is not None:
             self.call.before_capture()
         joint = Joint(joint_module, num_fwd_outputs, static_lifetime_input_indices or ())
-        if not self.inductor and not depends_on_layout(joint.tangents):
-            take_tangents_as_they_come()
         if self._transfers is None:
             devices = [t.device for node in joint.primals for t in tensors_of(node)]
             self._transfers = transfers_for(self.settings, devices)
@@ -380,17 +359,19 @@ class Session:
             self._go(State.COLLECTING)
         planned = self._plan(number, joint, lowered)
         self._collected[number] = self._running[number] = planned
-        self.call.captured.append(number)
         halves = Halves(
             number,
             planned,
             self.autocast,
+            gradients=self.call.gradients,
             check=self.check,
             transfers=self._transfers,
         )
+        self.call.captured.append(halves)
         capture = next(self._capture_numbers)
         self._captures[capture] = halves
         if planned.decided.better:
+            leave_room(planned)
             self._look_for_better(halves)
         forward, backward = planned.modules.forward, planned.modules.backward
         forward.meta[CAPTURE] = backward.meta[CAPTURE] = capture
@@ -399,7 +380,6 @@ class Session:
     def _look_for_better(self, halves: Halves) -> None:
         """A graph runs by its first plan: a better one is looked for."""
         number, planned, settings = halves.number, halves.planned, self._settings_now()
-        leave_room(planned)
         self._halves.setdefault(number, []).append(halves)
         if number not in self._better:
             self._better[number] = BetterPlan(
@@ -417,7 +397,12 @@ class Session:
             lowered = lower(joint, f"graph {number}", held, handed_on)
         return number, lowered
 
-    def _plan(self, number: int, joint: Joint, lowered: Lowered) -> PlannedGraph:
+    def _plan(
+        self, number: int, joint: Joint, lowered: Lowered, known: PlannedGraph | None = None
+    ) -> PlannedGraph:
+        """The plan of a graph. Its costs are those of the same one that is `known` with something
+        else in memory beside it, if one is.
+        """
         if self.given is not None:
             self.given.refuse_another(lowered.graph)
             decided = TimedPlan(self.given.graph, self.given.plan, from_disk=True)
@@ -436,6 +421,8 @@ class Session:
         cost: Cost | None = None
         if near is not None and is_known:
             cost = lambda: (with_costs_of(near, lowered), near.decided.guessed)  # noqa: E731
+        if known is not None:
+            cost = lambda: (with_same_costs(known, lowered), known.decided.guessed)  # noqa: E731
         if self._under_inductor is not None:
             planned = self._under_inductor.plan(joint, self._settings_now(), lowered, cost)
         else:
@@ -455,7 +442,8 @@ class Session:
         little.
         """
         call = self.call
-        before = call.runs + [number for number in call.captured if number not in call.runs]
+        captured = [half.number for half in call.captured]
+        before = call.runs + [number for number in captured if number not in call.runs]
         resident, gradients = self.resident()
         # As they are planned by now: the plan of a known step may drop what is handed on.
         parts = {number: self._part(number, self._handed_on.get(number)) for number in before}
@@ -527,9 +515,11 @@ class Session:
         def compiler(module: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
             if self.state is State.ONE_GRAPH and not is_whole(module, STEP):
                 self._go(State.COLLECTING)
-            unread = self._cut_off(module)
+            unread, added_up = self._cut_off(module), self._stand_ins(module)
+            is_alone, written = not self._is_split or self.inductor, written_inputs(module)
             run = capture(module, inputs)
-            return refusing(run, unread) if unread else run
+            run = refusing(run, unread) if unread else run
+            return run if is_alone else in_order(run, added_up, written, self._call_stand_ins)
 
         return compiler if self.inductor else traced_as_eager(compiler, self.autocast)
 
@@ -540,8 +530,18 @@ class Session:
         is_last = self.state is State.BACKEND or ends_with_return(module, STEP)
         return cut_off(module) if is_last and self.settings.differentiated == "loss" else []
 
+    def _stand_ins(self, module: fx.GraphModule) -> list[int]:
+        """Adds stand-ins to a graph behind which others may read what it reads."""
+        is_followed = self._is_split and not ends_with_return(module, STEP)
+        return add_stand_ins(module) if is_followed and not self.inductor else []
+
+    def _call_stand_ins(self) -> StandIns:
+        return self.call.stand_ins
+
     def _forward(self, module: fx.GraphModule, _inputs: list[Any]) -> Boxed:
         halves = self._captures[module.meta[CAPTURE]]
+        if not self.inductor and not depends_on_layout(halves.planned.joint.tangents):
+            take_tangents_as_they_come()
         run = halves.forward(module)
 
         def call(arguments: list[Any]) -> Any:
