@@ -127,16 +127,28 @@ def _run_whole(
                 raise UnsupportedGraph(_broken(str(end))) from end
 
 
+ENDS = {
+    "_numpy.random": "NumPy draws random numbers there, which a plan cannot repeat: draw with torch",
+    "shape depends on input": "the size of a result depends on the values of a tensor there",
+    "Data-dependent": "a branch depends on the values of a tensor there",
+    "RNN, GRU, or LSTM": "a recurrent layer (RNN, GRU or LSTM) is no graph of operations",
+}
+"""Why graphs end, in our words, by what PyTorch says."""
+
+
 def _broken(said: str) -> str:
-    """Where a model falls apart into several graphs, by the first words of Dynamo's text."""
+    """Why and where a model falls apart into several graphs, out of Dynamo's text."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    what = lines[0] if lines else "no reason is told"
-    named = ("Explanation:", "Developer debug context:")
-    why = [line.partition(":")[2].strip() for line in lines if line.startswith(named)]
+    called = [line for line in lines if line.startswith('File "')]
+    at = f", at {called[-1].removeprefix('File ')}" if called else ""
+    known = [words for part, words in ENDS.items() if part in said]
+    explained = [line.partition(":")[2].strip() for line in lines if "Explanation:" in line]
+    theirs = "; ".join([*lines[:1], *explained]) or "no reason is told"
+    why = f"{known[0]} (PyTorch's words: {theirs})" if known else f"{theirs} (PyTorch's words)"
     return (
-        "the model is not one graph, and only one can be planned without running it: "
-        f"{'; '.join([what, *filter(None, why)])} (PyTorch's words); take this part out of the "
-        "model, or give the model to rekindle.compile on the device, which runs several graphs"
+        f"the model is not one graph, and only one can be planned without running it{at}: {why}; "
+        "take this part out of the model, or give the model to rekindle.compile on the device, "
+        "which runs several graphs"
     )
 
 
