@@ -156,6 +156,18 @@ class TheHost(TargetCase):
                 self.assertEqual(measured.peak, plan.live, "predicted and measured")
                 self.assertLessEqual(measured.peak, budget)
 
+    def test_an_optimizer_keeps_nothing_for_what_is_frozen(self) -> None:
+        model, x = on_meta(Layers()), torch.randn(BATCH, 32)
+        first, *_, last = model.parameters()
+        for part in (first, last):
+            part.requires_grad_(False)
+        trained = [part for part in model.parameters() if part.requires_grad]
+        every, some = (
+            trace(model, x, optimizer=torch.optim.AdamW(parts)).graph
+            for parts in (model.parameters(), trained)
+        )
+        self.assertEqual(every, some)
+
     def test_the_largest_batch_of_a_model_without_contents(self) -> None:
         budget = 200_000
         known = rekindle.max_batch(Layers(), lambda n: torch.randn(n, 32), budget=budget)

@@ -113,7 +113,7 @@ def _run_whole(
     model: torch.nn.Module, backend: Callable[..., Any], args: Any, kwargs: dict[str, Any]
 ) -> None:
     """Runs the model with a backend, as one graph, on eager's way through it."""
-    route = Route()
+    route, reason = Route(), ""
     while True:
         reset_dynamo()
         try:
@@ -123,17 +123,22 @@ def _run_whole(
                 )
             return
         except (Unsupported, UserError) as end:
+            # What a model raises on another way is not why its graph ended before.
+            if not (reason and str(end).startswith(RAISED)):
+                reason = str(end)
             if not route.change(str(end)):
-                raise UnsupportedGraph(_broken(str(end))) from end
+                raise UnsupportedGraph(_broken(reason)) from end
 
 
 ENDS = {
-    "_numpy.random": "NumPy draws random numbers there, which a plan cannot repeat: draw with torch",
+    "_numpy.random": "NumPy draws random numbers there, and a plan repeats PyTorch's alone",
     "shape depends on input": "the size of a result depends on the values of a tensor there",
-    "Data-dependent": "a branch depends on the values of a tensor there",
+    "data-dependent": "a branch or a loop depends on the values of a tensor there",
     "RNN, GRU, or LSTM": "a recurrent layer (RNN, GRU or LSTM) is no graph of operations",
 }
 """Why graphs end, in our words, by what PyTorch says."""
+RAISED = "Observed exception"
+"""So it begins where the model itself raises an exception."""
 
 
 def _broken(said: str) -> str:
@@ -141,7 +146,7 @@ def _broken(said: str) -> str:
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     called = [line for line in lines if line.startswith('File "')]
     at = f", at {called[-1].removeprefix('File ')}" if called else ""
-    known = [words for part, words in ENDS.items() if part in said]
+    known = [words for part, words in ENDS.items() if part.lower() in said.lower()]
     explained = [line.partition(":")[2].strip() for line in lines if "Explanation:" in line]
     theirs = "; ".join([*lines[:1], *explained]) or "no reason is told"
     why = f"{known[0]} (PyTorch's words: {theirs})" if known else f"{theirs} (PyTorch's words)"
