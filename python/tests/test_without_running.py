@@ -74,6 +74,11 @@ class Profiles(Case):
                 rekindle.profile(Loses(loss), torch.randn(8, 32), profile="roofline")
             self.assertRegex(str(refused.exception), r"test_without_running.py., line \d+, in")
 
+    def test_a_model_that_fails_is_said_where_it_fails(self) -> None:
+        said = r"fails with this batch, at .*test_without_running.py., line \d+.*RuntimeError"
+        with self.assertRaisesRegex(rekindle.InvalidInput, said):
+            rekindle.profile(Loses(lambda x: x @ x), torch.randn(8, 32), profile="roofline")
+
 
 class Loses(nn.Module):
     """A layer and what becomes of it."""

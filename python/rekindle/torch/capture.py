@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from rekindle.errors import RekindleError, UnsupportedGraph
+from rekindle.errors import InvalidInput, RekindleError, UnsupportedGraph
 from rekindle.torch.autocast import OUTSIDE, BackwardAutocast
 from rekindle.torch.eager_route import Route
 from rekindle.torch.interfaces import (
     BackendCompilerFailed,
+    TorchRuntimeError,
     Unsupported,
     UserError,
     aot_autograd,
@@ -128,6 +129,8 @@ def _run_whole(
                 reason = str(end)
             if not route.change(str(end)):
                 raise UnsupportedGraph(_broken(reason)) from end
+        except TorchRuntimeError as failure:
+            raise InvalidInput(_failed(str(failure))) from failure
 
 
 ENDS = {
@@ -137,15 +140,31 @@ ENDS = {
     "RNN, GRU, or LSTM": "a recurrent layer (RNN, GRU or LSTM) is no graph of operations",
 }
 """Why graphs end, in our words, by what PyTorch says."""
+OWN = "/site-packages/torch/"
+"""In the places of PyTorch's own code."""
 RAISED = "Observed exception"
 """So it begins where the model itself raises an exception."""
 
 
-def _broken(said: str) -> str:
-    """Why and where a model falls apart into several graphs, out of Dynamo's text."""
+def _lines_of(said: str) -> tuple[list[str], str]:
+    """The lines of Dynamo's text, and the place in the model that it names last."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     called = [line for line in lines if line.startswith('File "')]
-    at = f", at {called[-1].removeprefix('File ')}" if called else ""
+    # In what the model calls of PyTorch's nobody looks for it.
+    called = [line for line in called if OWN not in line] or called
+    return lines, f", at {called[-1].removeprefix('File ')}" if called else ""
+
+
+def _failed(said: str) -> str:
+    """Why and where a model fails."""
+    lines, at = _lines_of(said)
+    explained = [line.partition(": got ")[2] for line in lines if ": got " in line]
+    return f"the model fails with this batch{at}: {(explained or lines)[0]}"
+
+
+def _broken(said: str) -> str:
+    """Why and where a model falls apart into several graphs."""
+    lines, at = _lines_of(said)
     known = [words for part, words in ENDS.items() if part.lower() in said.lower()]
     explained = [line.partition(":")[2].strip() for line in lines if "Explanation:" in line]
     theirs = "; ".join([*lines[:1], *explained]) or "no reason is told"

@@ -318,7 +318,16 @@ def _operations(module: fx.GraphModule, kind: str, *scopes: Any) -> list[Ran]:
     return found
 
 
+VALUE_OF = "_local_scalar_dense"
+"""The operation that makes a Python number of a tensor."""
+
+
 def _untold(what: str, failure: Exception) -> CannotCarryOver:
+    if VALUE_OF in str(failure):
+        return CannotCarryOver(
+            f"{what} depends on the values of a tensor, which are known only when the step runs: "
+            "take this part out of the model, or plan this step on the device itself"
+        )
     said = (str(failure).splitlines() or [repr(failure)])[0].rstrip(".") + "."
     return CannotCarryOver(
         f"{what} cannot be carried over to a GPU, where PyTorch says: {said} If that is no mistake "
