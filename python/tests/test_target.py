@@ -19,6 +19,8 @@ from planned_models import FAMILIES
 from rekindle.torch import allow_atomics, trace
 from rekindle.torch.capture import capture
 from rekindle.torch.effects import Effect, effect_of
+from rekindle.torch.joint import Joint
+from rekindle.torch.lower import lower
 from rekindle.torch.module import session_of
 from rekindle.torch.target.attention import Options
 from rekindle.torch.target.autocast import HOST_ONLY, KERNELS
@@ -468,6 +470,20 @@ class AGpu(TargetCase):
         allow_atomics(False)
         node = next(n for n in host.computing() if "embedding_dense_backward" in str(n.target))
         self.assertIs(effect_of(node), Effect.PURE)
+
+    def test_a_step_that_leaves_its_stream_is_refused(self) -> None:
+        joint = capture(Layers(), torch.randn(BATCH, 32))
+        with joint.graph.inserting_before(joint.output):
+            joint.graph.call_function(
+                torch.ops.aten.record_stream.default, (joint.primals[0], None)
+            )
+        with self.assertRaisesRegex(rekindle.UnsupportedGraph, "record_stream.* on one stream"):
+            Joint(joint.module, len(joint.forward_outputs), ())
+
+    def test_a_generators_state_counts_where_it_lies(self) -> None:
+        for device, size in (("A100-80GB", 0), ("cpu", torch.get_rng_state().nbytes)):
+            joint = capture(on_meta(Attends()), tokens(), device_named(device))
+            self.assertEqual(lower(joint, "attends").state_bytes, size, device)
 
     def test_data_sheets(self) -> None:
         for device in DEVICES.values():
