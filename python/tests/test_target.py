@@ -360,7 +360,8 @@ class AGpu(TargetCase):
 
     def test_constants_are_made_where_they_are_wanted(self) -> None:
         """Without a driver PyTorch makes them on the host, and copies them."""
-        doubled = lambda layer, x: (layer(x) * torch.tensor(2.0, device=x.device)).mean()  # noqa: E731
+        two = partial(torch.tensor, 2.0)
+        doubled = lambda layer, x: (layer(x) * two(device=x.device)).mean()  # noqa: E731
         model, x = on_meta(Returns(nn.Linear(4, 4), doubled)), torch.randn(3, 4)
         there = trace(model, x, device="A100-80GB").graph
         self.assertEqual([n.op for n in there.nodes], [n.op for n in trace(model, x).graph.nodes])

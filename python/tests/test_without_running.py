@@ -57,7 +57,8 @@ class Profiles(Case):
             rekindle.profile(Layers().requires_grad_(False), torch.randn(8, 32))
 
     def test_where_a_graph_ends_is_said(self) -> None:
-        transcribed = lambda x: F.ctc_loss(x[:, None].log_softmax(-1), *torch.ones(3, 1).int())  # noqa: E731
+        ones = torch.ones(3, 1).int()
+        transcribed = lambda x: F.ctc_loss(x[:, None].log_softmax(-1), *ones)  # noqa: E731
 
         def asks(x: torch.Tensor) -> torch.Tensor:
             """Told that it is compiled, it raises an exception; but that is not why it ends."""
