@@ -1,5 +1,5 @@
-"""Operations whose results lie in more bytes than they need: losses that are reduced in place, bags
-of embeddings.
+"""Operations whose results lie in other sizes than PyTorch's meta functions say: losses that are
+reduced in place, bags of embeddings, norms in mixed precision.
 """
 
 from __future__ import annotations
@@ -88,6 +88,33 @@ class Embeddings(unittest.TestCase):
                     model(indices, offsets).backward()
                 (graph,) = rekindle.report(model).graphs
                 self.assertEqual(measured.peak, graph.peak)
+
+
+class Norms(unittest.TestCase):
+    def test_the_peak_in_mixed_precision_is_the_predicted_one(self) -> None:
+        """Weights in single precision norm what autocast has made half precision."""
+        for norm in (nn.GroupNorm(8, 16), nn.LayerNorm([16, 3, 3]), nn.BatchNorm2d(16)):
+            torch.manual_seed(0)
+            layers = [nn.Conv2d(4, 16, 3), norm, nn.SiLU(), nn.Conv2d(16, 16, 3)]
+            model, x = Squares(layers), torch.randn(32, 4, 5, 5)
+            planned = rekindle.compile(model, 1.0, profile="roofline", effort=1)
+            there = [*model.parameters(), *model.buffers(), x]
+            with self.subTest(str(norm)), rekindle.measure_peak(there) as measured:
+                with torch.autocast("cpu", torch.bfloat16):
+                    loss = planned(x)
+                loss.backward()
+                (graph,) = rekindle.report(planned).graphs
+                self.assertEqual(measured.peak, graph.peak)
+
+
+class Squares(nn.Sequential):
+    """Layers, and the mean of the squares of what they give."""
+
+    def __init__(self, layers: list[nn.Module]) -> None:
+        super().__init__(*layers)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).float().square().mean()
 
 
 if __name__ == "__main__":

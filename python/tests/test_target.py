@@ -19,6 +19,8 @@ from planned_models import FAMILIES
 from rekindle.torch import allow_atomics, trace
 from rekindle.torch.capture import capture
 from rekindle.torch.effects import Effect, effect_of
+from rekindle.torch.joint import Joint
+from rekindle.torch.lower import lower
 from rekindle.torch.module import session_of
 from rekindle.torch.target.attention import Options
 from rekindle.torch.target.autocast import HOST_ONLY, KERNELS
@@ -155,6 +157,18 @@ class TheHost(TargetCase):
                     planned(*batch).backward()
                 self.assertEqual(measured.peak, plan.live, "predicted and measured")
                 self.assertLessEqual(measured.peak, budget)
+
+    def test_an_optimizer_keeps_nothing_for_what_is_frozen(self) -> None:
+        model, x = on_meta(Layers()), torch.randn(BATCH, 32)
+        first, *_, last = model.parameters()
+        for part in (first, last):
+            part.requires_grad_(False)
+        trained = [part for part in model.parameters() if part.requires_grad]
+        every, some = (
+            trace(model, x, optimizer=torch.optim.AdamW(parts)).graph
+            for parts in (model.parameters(), trained)
+        )
+        self.assertEqual(every, some)
 
     def test_the_largest_batch_of_a_model_without_contents(self) -> None:
         budget = 200_000
@@ -344,12 +358,57 @@ class AGpu(TargetCase):
         with self.assertRaisesRegex(rekindle.CannotCarryOver, "^lstm_cell .*another way on a GPU"):
             trace(Recurs(), torch.randn(5, 4, 16), device="H100-80GB")
 
+    def test_constants_are_made_where_they_are_wanted(self) -> None:
+        """Without a driver PyTorch makes them on the host, and copies them."""
+        two = partial(torch.tensor, 2.0)
+        doubled = lambda layer, x: (layer(x) * two(device=x.device)).mean()  # noqa: E731
+        model, x = on_meta(Returns(nn.Linear(4, 4), doubled)), torch.randn(3, 4)
+        there = trace(model, x, device="A100-80GB").graph
+        self.assertEqual([n.op for n in there.nodes], [n.op for n in trace(model, x).graph.nodes])
+
+    def test_an_index_from_the_host_is_refused_where_it_is_computed_with(self) -> None:
+        model, x = Attends(), tokens()
+        asks = lambda layer, x: layer(x + 1 if -1 in x[:, [-1, 0]] else x)  # noqa: E731
+        decided = trace(on_meta(Returns(model, asks)), x, device="A100-80GB").graph
+        self.assertEqual(len(decided), len(trace(on_meta(model), x, device="A100-80GB").graph))
+        for name, loss in (
+            ("getitem", lambda layer, x: layer(x)[:, [0, 2]].mean()),
+            ("to", lambda layer, x: (layer(x) * torch.arange(4).to(x.device)).mean()),
+        ):
+            with (
+                self.subTest(name),
+                self.assertRaisesRegex(rekindle.CannotCarryOver, f"^{name} .*host's memory.*devic"),
+            ):
+                model = on_meta(Returns(nn.Linear(4, 4), loss))
+                trace(model, torch.randn(3, 4), device="A100-80GB")
+
+    def test_what_pytorch_says_of_a_gpu_is_one_sentence(self) -> None:
+        for layer, loss, x, said in (
+            (
+                nn.EmbeddingBag(10, 4, mode="sum"),
+                lambda layer, x: layer(x).mean(),
+                torch.zeros(3, 2, dtype=torch.long),
+                r"^_embedding_bag.* gives .* on a GPU, .* device itself$",
+            ),
+            (
+                nn.Linear(4, 4),
+                lambda layer, x: F.binary_cross_entropy(layer(x).sigmoid(), x),
+                torch.rand(3, 4),
+                "^binary_cross_entropy .* PyTorch says: .*unsafe to autocast. If .* device itself$",
+            ),
+        ):
+            model = on_meta(Returns(layer, loss))
+            with self.assertRaisesRegex(rekindle.CannotCarryOver, said) as refused:
+                trace(model, x, device="A100-80GB", autocast=HALF)
+            self.assertNotIn("\n", str(refused.exception))
+
     def test_recurrent_layers_are_refused_by_name(self) -> None:
         for kind in (nn.LSTM, nn.GRU, nn.RNN):
             layer = kind(16, 16, 2)
             model = Returns(layer, lambda layer, x: layer(x)[0].square().mean())
             with self.subTest(kind.__name__):
-                with self.assertRaisesRegex(rekindle.CannotCarryOver, "on a GPU.*device itself"):
+                name = f"{kind.__name__}.*on a GPU.*device itself"
+                with self.assertRaisesRegex(rekindle.CannotCarryOver, name):
                     trace(on_meta(model), torch.randn(5, 4, 16), device="H100-80GB")
                 with self.assertRaisesRegex(rekindle.UnsupportedGraph, "RNN.*rekindle.compile"):
                     trace(model, torch.randn(5, 4, 16))
@@ -412,6 +471,20 @@ class AGpu(TargetCase):
         allow_atomics(False)
         node = next(n for n in host.computing() if "embedding_dense_backward" in str(n.target))
         self.assertIs(effect_of(node), Effect.PURE)
+
+    def test_a_step_that_leaves_its_stream_is_refused(self) -> None:
+        joint = capture(Layers(), torch.randn(BATCH, 32))
+        with joint.graph.inserting_before(joint.output):
+            joint.graph.call_function(
+                torch.ops.aten.record_stream.default, (joint.primals[0], None)
+            )
+        with self.assertRaisesRegex(rekindle.UnsupportedGraph, "record_stream.* on one stream"):
+            Joint(joint.module, len(joint.forward_outputs), ())
+
+    def test_a_generators_state_counts_where_it_lies(self) -> None:
+        for device, size in (("A100-80GB", 0), ("cpu", torch.get_rng_state().nbytes)):
+            joint = capture(on_meta(Attends()), tokens(), device_named(device))
+            self.assertEqual(lower(joint, "attends").state_bytes, size, device)
 
     def test_data_sheets(self) -> None:
         for device in DEVICES.values():

@@ -5,9 +5,12 @@ model.
 import csv
 import tempfile
 import unittest
+from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import nn
+from torch.nn import functional as F
 from test_compile import BATCH, Case, Layers, compiled
 
 import rekindle
@@ -52,6 +55,41 @@ class Profiles(Case):
     def test_a_step_without_gradients_is_refused(self) -> None:
         with self.assertRaisesRegex(rekindle.UnsupportedGraph, "gradient"):
             rekindle.profile(Layers().requires_grad_(False), torch.randn(8, 32))
+
+    def test_where_a_graph_ends_is_said(self) -> None:
+        ones = torch.ones(3, 1).int()
+        transcribed = lambda x: F.ctc_loss(x[:, None].log_softmax(-1), *ones)  # noqa: E731
+
+        def asks(x: torch.Tensor) -> torch.Tensor:
+            """Told that it is compiled, it raises an exception; but that is not why it ends."""
+            known = None if torch.compiler.is_compiling() else x
+            return x.mean() if known.mean() > 0 else x.sum()
+
+        for loss, said in (
+            (asks, "a branch or a loop depends"),
+            (transcribed, "the size of a result depends on the values"),
+            (lambda x: x.mean() * np.random.rand(), "NumPy draws random numbers"),
+            (lambda x: x.mean() if x.mean() > 0 else x.sum(), "a branch or a loop depends"),
+        ):
+            with self.assertRaisesRegex(rekindle.UnsupportedGraph, said) as refused:
+                rekindle.profile(Loses(loss), torch.randn(8, 32), profile="roofline")
+            self.assertRegex(str(refused.exception), r"test_without_running.py., line \d+, in")
+
+    def test_a_model_that_fails_is_said_where_it_fails(self) -> None:
+        said = r"fails with this batch, at .*test_without_running.py., line \d+.*RuntimeError"
+        with self.assertRaisesRegex(rekindle.InvalidInput, said):
+            rekindle.profile(Loses(lambda x: x @ x), torch.randn(8, 32), profile="roofline")
+
+
+class Loses(nn.Module):
+    """A layer and what becomes of it."""
+
+    def __init__(self, loss: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.layer, self.loss = nn.Linear(32, 32), loss
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.loss(self.layer(x))
 
 
 class Mean(nn.Sequential):

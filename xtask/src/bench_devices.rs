@@ -73,7 +73,7 @@ fn claim(model: &str, row: &Row) -> Claim {
     let holds =
         needed <= row.number("budget") && seconds <= MOST_SECONDS && memory <= MOST_MEBIBYTES;
     let text = format!(
-        "{model}: predicted {:.1} GiB of {:.0} with margins, planned in {seconds:.0} s and \
+        "{model}: predicted {:.1} GiB of {:.1} with margins, planned in {seconds:.0} s and \
          {memory:.0} MiB here",
         gibibytes(needed),
         gibibytes(row.number("budget")),
@@ -86,9 +86,9 @@ fn gibibytes(bytes: f64) -> f64 {
 }
 
 const HEADER: &str = "\
-| model | set-up | device | plain, GiB | by plan: live | allocated | reserved | margins | time \
-| capture, s | planning, s | published |
-|---|---|---|---|---|---|---|---|---|---|---|---|
+| model | set-up | device | plain: live, GiB | with margins | by plan: live | allocated | reserved \
+| margins | time | capture, s | planning, s | published |
+|---|---|---|---|---|---|---|---|---|---|---|---|---|
 ";
 
 fn summary(archive: &Archive, results: &[(Case, Row)], claims: &[Claim]) -> Result<String> {
@@ -98,8 +98,9 @@ fn summary(archive: &Archive, results: &[(Case, Row)], claims: &[Claim]) -> Resu
          the device `meta`, without weights, and planned for a GPU in a budget for the whole \
          process. **Every byte and every time of the GPU is a prediction: none was measured \
          on a device.** Seconds of capture and planning are this processor's, measured here. \
-         `plain` is what the step would reserve without a plan, with margins; times are those of a \
-         data sheet. What was published is for a step like it, not for the same one.\n\n",
+         `plain` is the step without a plan: what is live, and what is reserved, with margins; \
+         times are those of a data sheet. What was published is for a step like it, not for the \
+         same one.\n\n",
         archive.cases_made_on(&MODELS)?,
     );
     text += &list(claims);
@@ -109,10 +110,11 @@ fn summary(archive: &Archive, results: &[(Case, Row)], claims: &[Claim]) -> Resu
         let size = |name: &str| format!("{:.2}", gibibytes(row.number(name)));
         writeln!(
             text,
-            "| {} | {} | {} | {} | {} | {} | {} | {} | +{:.1} % | {} | {} | {} |",
+            "| {} | {} | {} | {} | {} | {} | {} | {} | {} | +{:.1} % | {} | {} | {} |",
             model.1,
             row.text("setup"),
             row.text("device").trim_end_matches(" (predicted)"),
+            size("plain_live"),
             size("plain_reserved"),
             size("planned_live"),
             size("planned_allocated"),

@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from rekindle.errors import RekindleError, UnsupportedGraph
+from rekindle.errors import InvalidInput, RekindleError, UnsupportedGraph
 from rekindle.torch.autocast import OUTSIDE, BackwardAutocast
 from rekindle.torch.eager_route import Route
 from rekindle.torch.interfaces import (
     BackendCompilerFailed,
+    TorchRuntimeError,
     Unsupported,
     UserError,
     aot_autograd,
@@ -113,7 +114,7 @@ def _run_whole(
     model: torch.nn.Module, backend: Callable[..., Any], args: Any, kwargs: dict[str, Any]
 ) -> None:
     """Runs the model with a backend, as one graph, on eager's way through it."""
-    route = Route()
+    route, reason = Route(), ""
     while True:
         reset_dynamo()
         try:
@@ -123,20 +124,55 @@ def _run_whole(
                 )
             return
         except (Unsupported, UserError) as end:
+            # What a model raises on another way is not why its graph ended before.
+            if not (reason and str(end).startswith(RAISED)):
+                reason = str(end)
             if not route.change(str(end)):
-                raise UnsupportedGraph(_broken(str(end))) from end
+                raise UnsupportedGraph(_broken(reason)) from end
+        except TorchRuntimeError as failure:
+            raise InvalidInput(_failed(str(failure))) from failure
+
+
+ENDS = {
+    "_numpy.random": "NumPy draws random numbers there, and a plan repeats PyTorch's alone",
+    "shape depends on input": "the size of a result depends on the values of a tensor there",
+    "data-dependent": "a branch or a loop depends on the values of a tensor there",
+    "RNN, GRU, or LSTM": "a recurrent layer (RNN, GRU or LSTM) is no graph of operations",
+}
+"""Why graphs end, in our words, by what PyTorch says."""
+OWN = "/site-packages/torch/"
+"""In the places of PyTorch's own code."""
+RAISED = "Observed exception"
+"""So it begins where the model itself raises an exception."""
+
+
+def _lines_of(said: str) -> tuple[list[str], str]:
+    """The lines of Dynamo's text, and the place in the model that it names last."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    called = [line for line in lines if line.startswith('File "')]
+    # In what the model calls of PyTorch's nobody looks for it.
+    called = [line for line in called if OWN not in line] or called
+    return lines, f", at {called[-1].removeprefix('File ')}" if called else ""
+
+
+def _failed(said: str) -> str:
+    """Why and where a model fails."""
+    lines, at = _lines_of(said)
+    explained = [line.partition(": got ")[2] for line in lines if ": got " in line]
+    return f"the model fails with this batch{at}: {(explained or lines)[0]}"
 
 
 def _broken(said: str) -> str:
-    """Where a model falls apart into several graphs, by the first words of Dynamo's text."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    what = lines[0] if lines else "no reason is told"
-    named = ("Explanation:", "Developer debug context:")
-    why = [line.partition(":")[2].strip() for line in lines if line.startswith(named)]
+    """Why and where a model falls apart into several graphs."""
+    lines, at = _lines_of(said)
+    known = [words for part, words in ENDS.items() if part.lower() in said.lower()]
+    explained = [line.partition(":")[2].strip() for line in lines if "Explanation:" in line]
+    theirs = "; ".join([*lines[:1], *explained]) or "no reason is told"
+    why = f"{known[0]} (PyTorch's words: {theirs})" if known else f"{theirs} (PyTorch's words)"
     return (
-        "the model is not one graph, and only one can be planned without running it: "
-        f"{'; '.join([what, *filter(None, why)])} (PyTorch's words); take this part out of the "
-        "model, or give the model to rekindle.compile on the device, which runs several graphs"
+        f"the model is not one graph, and only one can be planned without running it{at}: {why}; "
+        "take this part out of the model, or give the model to rekindle.compile on the device, "
+        "which runs several graphs"
     )
 
 

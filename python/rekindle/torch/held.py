@@ -82,8 +82,8 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def state_bytes(optimizer: torch.optim.Optimizer, dtype: torch.dtype | None = None) -> int:
-    """The bytes of the optimizer's state once every parameter has had a step; of parameters of
-    type `dtype` if it is given.
+    """The bytes of the optimizer's state once every parameter that is trained has had a step; of
+    parameters of type `dtype` if it is given. An optimizer passes over what has no gradient.
 
     For each parameter that has no state yet, one step is made on a parameter of zeros of the same
     shape; what it leaves is counted and dropped. Only one parameter's worth of memory is used at a
@@ -96,6 +96,8 @@ def state_bytes(optimizer: torch.optim.Optimizer, dtype: torch.dtype | None = No
             state = optimizer.state.get(parameter)
             if state:
                 total += _state_bytes(state)
+                continue
+            if not parameter.requires_grad and parameter.grad is None:
                 continue
             key = (number, parameter.shape, parameter.dtype, parameter.device)
             if key not in known:

@@ -7,7 +7,7 @@ computes, only renames storages (a view), or picks one of several results.
 
 Views are found by storage: a node all of whose results share their storages with its arguments
 computes nothing. Storages are numbered in the order in which they appear. Their sizes are those of
-the fake tensors, but for operations whose results lie in more than they need (`hidden_bytes`).
+the fake tensors, but for operations whose results lie in other sizes (`hidden_bytes`).
 
 Bytes are counted where the step runs: in a step on a GPU, a storage in the host's memory has none.
 
@@ -179,6 +179,32 @@ REDUCED_IN_PLACE = {"mse_loss", "smooth_l1_loss", "binary_cross_entropy", "soft_
 """Losses that are reduced in the storage of the losses of all elements, which the scalar keeps."""
 
 
+NORMS = {
+    "native_layer_norm": 2,
+    "native_group_norm": 1,
+    "_native_batch_norm_legit_functional": 1,
+    "native_group_norm_backward": 4,
+}
+"""Norms, and which argument their weights are. Where autocast leaves these in single precision and
+gives half precision to be normed, the host keeps statistics as wide as the weights and gives a
+gradient as wide as the input; PyTorch's meta functions say the other one of both.
+"""
+
+
+def _norm_bytes(node: fx.Node, result: torch.Tensor, weight_at: int) -> int:
+    """Likewise, of a result of a norm on the host."""
+    weight = node.args[weight_at]
+    if not isinstance(weight, fx.Node) or result.device.type != "cpu":
+        return 0
+    is_backward, values = "backward" in name_of(node.target), node.meta["val"]
+    if not any(result is value for value in (values[:1] if is_backward else values[1:3])):
+        return 0
+    source = node.args[1 if is_backward else 0]
+    assert isinstance(source, fx.Node)
+    like = (source if is_backward else weight).meta["val"]
+    return int(result.numel() * (like.element_size() - result.element_size()))
+
+
 def hidden_bytes(node: fx.Node, position: int) -> int:
     """By how many bytes the storage of a result is larger than a fake tensor shows."""
     name = name_of(node.target)
@@ -189,6 +215,8 @@ def hidden_bytes(node: fx.Node, position: int) -> int:
         ]
         elements = torch.broadcast_shapes(*shapes).numel()
         return int((elements - result.numel()) * result.element_size())
+    if name in NORMS:
+        return _norm_bytes(node, result, NORMS[name])
     if (
         name in {"_embedding_bag", "_embedding_bag_forward_only"}
         and position == 1

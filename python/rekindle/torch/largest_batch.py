@@ -29,7 +29,9 @@ class LargestBatch:
     """What a budget allows."""
 
     size: int
-    """The largest batch that trains in the budget by a plan; 0 if not even one does."""
+    """The largest batch that trains in the budget by a plan, while for the next there is none; 0 if
+    not even one does.
+    """
     plain_size: int
     """The largest that trains in it without a plan."""
     peak: int
@@ -55,7 +57,10 @@ def max_batch(
     """The largest batch size that trains in `budget`. `make_batch(n)` gives the model's arguments
     for a batch of `n`.
 
-    Sizes are doubled while they fit, then halved in; the peak is taken to grow with the batch.
+    Sizes are doubled while they fit, then halved in: the batch that is found fits, and for the next
+    one no plan is found. The peak is taken to grow with the batch; what plans the planner finds may
+    not, so a larger batch that fits is not ruled out.
+
     Nothing of the model runs. What counts is what `compile` counts. `offload`,
     `offload_limit` and `store` are those of `compile`, too.
     """

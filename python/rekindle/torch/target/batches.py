@@ -3,6 +3,10 @@
 A batch is resized along the first dimension of its tensors. The graph of a size follows from those
 of two others where both have the same nodes: each storage has a fixed part and one that grows with
 the batch. What follows so is confirmed by a capture, which must be the very same but for its times.
+
+Limits: what fits is not monotone. The allocator's segments and the planner's searches may have room
+for a batch and none for a smaller one, so the largest batch here is one that fits while the next
+one does not; that none beyond it fits is not proven.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ LARGEST_BATCH = 1 << 20
 """No batch beyond this is tried."""
 ROUNDS = 12
 """How often other neighbours are taken; a square comes half as near in each round at least."""
-FINER = 16
+FINER = 4
 """The first step beyond a batch that is known to fit is one part in so many of it."""
 
 
@@ -102,13 +106,15 @@ def _wiring(node: _native.Node) -> tuple[Any, ...]:
 
 
 def largest(
-    fits: Callable[[_native.Graph], bool],
+    excess: Callable[[_native.Graph], int],
+    room: int,
     captured: Callable[[int], _native.Graph],
     known: int,
     least: int,
 ) -> tuple[int, int]:
     """The size of a batch that fits while the next one does not, or 0 if 1 does not fit; and the
-    size from which it followed. `least` is known to fit; sizes follow from `known` first.
+    size from which it followed. `excess` says how many bytes beyond the `room` a graph needs, 0 if
+    it fits; `least` is known to fit; sizes follow from `known` first.
 
     Sizes follow from two neighbours. The answer is captured, and must be the graph that followed;
     if it is not, as where scores grow with the square of the batch, it and its neighbour are the
@@ -120,17 +126,20 @@ def largest(
         line = scaled(captured(at), at, captured(at + 1), at + 1)
         if line is None:
             break
-        guess = _search(partial(_fits_on, line, fits, least), least, least // FINER)
+        free = max(room - line(0).peak, 1)
+        guess = _search(partial(_excess_on, line, excess), least, free)
         if guess < 2:
             break
-        if guess == least or (_is_same(captured(guess), line(guess)) and fits(captured(guess))):
+        if guess == least or (
+            _is_same(captured(guess), line(guess)) and not excess(captured(guess))
+        ):
             return guess, at
         at = guess
-    return _search(lambda n: n <= least or fits(captured(n)), least, 1), known
+    return _search(lambda n: excess(captured(n)), least, room), known
 
 
-def _fits_on(line: Line, fits: Callable[[_native.Graph], bool], least: int, size: int) -> bool:
-    return size <= least or fits(line(size))
+def _excess_on(line: Line, excess: Callable[[_native.Graph], int], size: int) -> int:
+    return excess(line(size))
 
 
 def _is_same(found: _native.Graph, followed: _native.Graph) -> bool:
@@ -139,18 +148,23 @@ def _is_same(found: _native.Graph, followed: _native.Graph) -> bool:
     return found.digest == followed.digest
 
 
-def _search(fits: Callable[[int], bool], guess: int, step: int) -> int:
-    """Goes up or down from the guess in steps that double, and then between the last two."""
-    step = max(step, 1)
-    if guess and not fits(guess):
-        high = guess
-        while (low := max(high - step, 0)) and not fits(low):
-            high, step = low, 2 * step
-    else:
-        low = guess
-        while (high := low + step) <= LARGEST_BATCH and fits(high):
-            low, step = high, 2 * step
+def _search(excess: Callable[[int], int], least: int, free: int) -> int:
+    """Goes up from what is known to fit in steps that double, and then between the last two: to
+    where the excess would end if all but an empty batch grew evenly into the bytes that are `free`
+    beside it, and in turns to the middle, as nothing says that it does.
+    """
+    low, high = least, least + max(least // FINER, 1)
+    while not (over := excess(high)):
+        low, high = high, high + 2 * (high - low)
+        if high > LARGEST_BATCH:
+            return low
+    is_even = True
     while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
+        even = high * free // (free + over)
+        at = max(even, low + 1) if is_even and even < high else (low + high) // 2
+        found = excess(at)
+        if found:
+            high, over, is_even = at, found, not is_even
+        else:
+            low, is_even = at, at == even or not is_even
     return low

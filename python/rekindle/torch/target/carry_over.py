@@ -175,7 +175,8 @@ SUBSTITUTIONS = (
 """Statistics of norms, layouts of convolutions and the like need no entry: PyTorch's meta functions
 for CUDA say them when the tensors are carried over.
 """
-REFUSED = ("lstm", "gru", "rnn_tanh", "rnn_relu", "_ctc_loss", "mkldnn", "_for_cpu")
+RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+REFUSED = (*RECURRENT, "_ctc_loss", "mkldnn", "_for_cpu")
 """In the names of operations that a GPU runs by a kernel whose sizes PyTorch does not tell without
 one (cuDNN's recurrent layers and CTC loss), and of those that only a host has.
 """
@@ -217,9 +218,12 @@ def compare_forward(module: fx.GraphModule, device: Device, autocast: torch.dtyp
     `module` is what Dynamo has captured. On the GPU's side nothing of the table is used but the
     choice of attention.
     """
+    for node in module.graph.nodes:
+        if node.op == "call_function" and _called(node.target) in RECURRENT:
+            _refuse_by_name(_called(node.target), _at(node))
     here = _operations(module, "cpu", falling_apart_as_on(device), autocast_on(device, autocast))
     for ran in here:
-        _refuse_by_name(ran.operation)
+        _refuse_by_name(ran.operation, ran.at)
     chosen = SUBSTITUTIONS[0]
     assert chosen.form is not None
     there = _operations(
@@ -229,9 +233,36 @@ def compare_forward(module: fx.GraphModule, device: Device, autocast: torch.dtyp
         autocast_of("cuda", autocast),
         _convolving_as_on(device),
     )
+    idle = _idle(module)
+    for ran in there:
+        if ran.is_from_host and ran.at not in idle:
+            raise CannotCarryOver(
+                f"{ran.at} needs what is made in the host's memory, and on a GPU that is a copy to "
+                "it, which a step on the host has not: make it there (device=…, an index as a "
+                "tensor of that device), or plan this step on the device itself"
+            )
+    there = [ran for ran in there if not ran.is_from_host]
     for ours, theirs in zip_longest(here, there):
         if ours is None or theirs is None or ours.operation != theirs.operation:
             raise _another_kernel(ours, theirs)
+
+
+MAKES_TENSORS = ("tensor", "as_tensor", "new_tensor")
+"""Functions that make a constant on the device that they are told: no operation copies it. Without
+a driver PyTorch makes it on the host first.
+"""
+IN_PLACE = ("setitem", "iadd", "isub", "imul", "itruediv", "iand", "ior", "ixor")
+
+
+def _idle(module: fx.GraphModule) -> set[str]:
+    """Where nothing is computed that the joint graph has: conditions that are decided."""
+    idle: set[fx.Node] = set()
+    for node in reversed(module.graph.nodes):
+        name = _called(node.target)
+        is_pure = not node.is_impure() and not name.endswith("_") and name not in IN_PLACE
+        if is_pure and all(user in idle for user in node.users):
+            idle.add(node)
+    return {_at(node) for node in idle}
 
 
 def _another_kernel(ours: Ran | None, theirs: Ran | None) -> CannotCarryOver:
@@ -245,11 +276,11 @@ def _another_kernel(ours: Ran | None, theirs: Ran | None) -> CannotCarryOver:
     )
 
 
-def _refuse_by_name(name: str) -> None:
+def _refuse_by_name(name: str, at: str) -> None:
     if any(part in name for part in REFUSED):
         raise CannotCarryOver(
-            f"{name} runs on a GPU as another kernel, whose memory PyTorch does not tell without a "
-            "device: plan this step on the device itself"
+            f"{at} runs on a GPU as another kernel than on the host ({name}), whose memory PyTorch "
+            "does not tell without a device: plan this step on the device itself"
         )
 
 
@@ -259,12 +290,19 @@ class Ran:
 
     operation: str
     at: str
+    is_from_host: bool = False
+    """Whether it copies to a GPU what lies in the host's memory there."""
 
 
 def _operations(module: fx.GraphModule, kind: str, *scopes: Any) -> list[Ran]:
     """What a forward runs on tensors without contents."""
     found: list[Ran] = []
-    log = Operations(lambda name: found.append(Ran(name, runner.at)))
+
+    def saw(name: str, is_from_host: bool) -> None:
+        if not (is_from_host and runner.makes_tensor):
+            found.append(Ran(name, runner.at, is_from_host))
+
+    log = Operations(saw)
     with ExitStack() as stack:
         stack.enter_context(without_contents())
         for scope in scopes:
@@ -280,11 +318,20 @@ def _operations(module: fx.GraphModule, kind: str, *scopes: Any) -> list[Ran]:
     return found
 
 
+VALUE_OF = "_local_scalar_dense"
+"""The operation that makes a Python number of a tensor."""
+
+
 def _untold(what: str, failure: Exception) -> CannotCarryOver:
-    said = str(failure).splitlines()[0] if str(failure) else repr(failure)
+    if VALUE_OF in str(failure):
+        return CannotCarryOver(
+            f"{what} depends on the values of a tensor, which are known only when the step runs: "
+            "take this part out of the model, or plan this step on the device itself"
+        )
+    said = (str(failure).splitlines() or [repr(failure)])[0].rstrip(".") + "."
     return CannotCarryOver(
-        f"PyTorch does not tell without a device what {what} gives on a GPU ({said}): plan this "
-        "step on the device itself"
+        f"{what} cannot be carried over to a GPU, where PyTorch says: {said} If that is no mistake "
+        "of the model's, plan this step on the device itself"
     )
 
 
@@ -302,19 +349,28 @@ def _place(node: fx.Node) -> str:
     return f", in {getattr(kind, '__name__', None) or str(kind).rpartition('.')[2]}"
 
 
+def _at(node: fx.Node) -> str:
+    """A node, for a person."""
+    return f"{_called(node.target)} ({node.name}{_place(node)})"
+
+
 class _Elsewhere(fx.Interpreter):
     """Runs a module as if everything lay on another kind of device."""
 
     def __init__(self, module: fx.GraphModule, kind: str) -> None:
         super().__init__(module)
+        # Errors are said in our words; what the interpreter adds is for who debugs it.
+        self.extra_traceback = False
         self.kind = kind
         self.blocks: dict[int, torch.Tensor] = {}
         """The storages that have been made there, by those that they stand for."""
         self.at = ""
         """The node that runs."""
+        self.makes_tensor = False
+        """Whether it makes a constant."""
 
     def run_node(self, n: fx.Node) -> Any:
-        self.at = f"{_called(n.target)} ({n.name}{_place(n)})"
+        self.at, self.makes_tensor = _at(n), _called(n.target) in MAKES_TENSORS
         return super().run_node(n)
 
     def moved(self, value: Any) -> Any:
@@ -363,7 +419,7 @@ def carry_over(module: fx.GraphModule, device: Device) -> None:
         return
     for node in module.graph.nodes:
         if node.op == "call_function":
-            _refuse_by_name(str(node.target))
+            _refuse_by_name(str(node.target), _at(node))
     runner = _Carrier(module, "cuda")
     placeholders = module.graph.find_nodes(op="placeholder")
     with without_contents(), torch.no_grad(), _convolving_as_on(device):

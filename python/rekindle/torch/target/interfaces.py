@@ -46,6 +46,7 @@ FUSED_RMS_NORM_BACKWARD: Any = ATEN._fused_rms_norm_backward.default
 SOFTMAX: Any = ATEN._softmax.default
 LOG_SOFTMAX: Any = ATEN._log_softmax.default
 ENTER_AUTOCAST: Any = torch.amp.autocast_mode._enter_autocast
+COPY: Any = ATEN._to_copy.default
 HOST = torch.device("cpu")
 IDLE = ("aten.detach.default", "aten.empty.memory_format", "aten.new_zeros.default")
 """They compute nothing: autograd detaches what it saves, a batch norm makes an empty reserve."""
@@ -92,10 +93,10 @@ def without_contents() -> Any:
 class Operations(TorchDispatchMode):
     """The operations that PyTorch runs in its scope, when all has fallen apart that does."""
 
-    def __init__(self, saw: Callable[[str], None]) -> None:
+    def __init__(self, saw: Callable[[str, bool], None]) -> None:
         super().__init__()
         self.saw = saw
-        """Called with the name of each."""
+        """Called with the name of each, and whether it copies from the host to a GPU."""
 
     def __torch_dispatch__(
         self, function: Any, _types: Any, args: Any = (), kwargs: Any = None
@@ -108,9 +109,11 @@ class Operations(TorchDispatchMode):
             parts = function.decompose(*args, **kwargs)
         if parts is not NotImplemented:
             return parts
+        result = function(*args, **kwargs)
         if str(function) not in IDLE:
-            self.saw(str(function))
-        return function(*args, **kwargs)
+            kinds = [t.device.type for t in (*args[:1], result)] if function is COPY else ["", ""]
+            self.saw(str(function), kinds[0] == "cpu" != kinds[1])
+        return result
 
 
 @contextmanager

@@ -86,7 +86,9 @@ class Fit:
 
 @dataclass(frozen=True, repr=False)
 class Batches:
-    """The largest batches that fit in a budget, predicted; 0 where not even one does."""
+    """The largest batches that fit in a budget, predicted; 0 where not even one does. The next
+    ones do not fit; a larger one that does is not ruled out.
+    """
 
     budget: int
     device: str
@@ -203,8 +205,10 @@ class TracedStep:
         )
 
     def max_batch(self, budget: int | str | None = None) -> Batches:
-        """The largest batches that fit, each way. The step is captured at two sizes, from which
-        the others follow, and once more at each answer, which must be the step that followed.
+        """The largest batches that fit, each way: batches that fit while the next ones do not. That
+        none beyond them fits is not proven: an allocator may have room for a batch and none for a
+        smaller one. The step is captured at two sizes, from which the others follow, and once more
+        at each answer, which must be the step that followed.
         """
         room = self._room(budget)
         captured: dict[int, _native.Graph] = {self.batch_size: self.graph}
@@ -219,8 +223,8 @@ class TracedStep:
         for way in self._ways():
             # What fits in one way fits in those that can do more.
             least = max(sizes.values(), default=0)
-            fits = partial(self._fits_beyond, way=way, room=room)
-            sizes[way], known = largest(fits, graph_at, known, least)
+            excess = partial(self._excess, way=way, room=room)
+            sizes[way], known = largest(excess, room, graph_at, known, least)
         return Batches(
             room + self.margin_bytes,
             self.device.name,
@@ -309,11 +313,13 @@ class TracedStep:
         moving = self._try_to_plan(graph, room, self.device.store)
         return moving if moving.fits or moving.needed < alone.needed else alone
 
-    def _fits_beyond(self, graph: _native.Graph, *, way: str, room: int) -> bool:
-        """Whether a batch fits that is larger than what the ways before this one can do."""
-        if way == "offload":
-            return self._try_to_plan(graph, room, self.device.store).fits
-        return self._try(graph, way, room).fits
+    def _excess(self, graph: _native.Graph, *, way: str, room: int) -> int:
+        """The bytes that are lacking to a batch; 0 where it fits. It is larger than what the ways
+        before this one can do.
+        """
+        store = self.device.store if way == "offload" else None
+        found = self._try_to_plan(graph, room, store) if store else self._try(graph, way, room)
+        return 0 if found.fits else max(found.needed - self.margin_bytes - room, 1)
 
     def _try_to_plan(self, graph: _native.Graph, room: int, store: str | None) -> Way:
         settings = Settings(room, "roofline", effort=FEASIBLE_EFFORT, store=store)
