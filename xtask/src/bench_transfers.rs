@@ -63,7 +63,7 @@ pub(crate) fn run(repo: &Repo, names: &[String]) -> Result<()> {
     check_names(names, &CASES.map(|case| case.0))?;
     let bench = Bench {
         judge: repo.path("../shared/tools/judge2.py"),
-        tool: repo.path("target/release/rekindle"),
+        tool: repo.target().join("release/rekindle"),
         corpus: repo.path("corpus"),
         plan: std::env::temp_dir().join(format!("rekindle-bench-{}.json", std::process::id())),
     };
