@@ -96,7 +96,7 @@ fn row(repo: &Repo, interpreter: &Path, libraries: &Path, name: &str) -> Result<
     let place = std::env::temp_dir().join(format!("rekindle-exact-{}", std::process::id()));
     let file = |extension: &str| -> PathBuf { place.with_extension(extension) };
     std::fs::write(file("graph.json"), layered(nodes as usize, seed))?;
-    let tool = repo.path("target/release/rekindle");
+    let tool = repo.target().join("release/rekindle");
     let budget = format!("{share}%");
     let words = ["--budget", &budget];
     let planned = tool::plan(&tool, &file("graph.json"), &file("plan.json"), &words)?;

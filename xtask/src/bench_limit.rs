@@ -68,7 +68,7 @@ pub(crate) fn run(repo: &Repo, names: &[String]) -> Result<()> {
 /// Trains without a limit to learn the budget in bytes, then under the limit, then plain.
 fn measure(repo: &Repo, case: &Case) -> Result<String> {
     let (step, budget) = case.1.split_once('|').context("a step and a budget")?;
-    let binary = repo.path("target/release/rekindle");
+    let binary = repo.target().join("release/rekindle");
     let binary = binary.to_str().context("a path that is text")?;
     let planned = format!("run {step} --steps 1 --json --budget {budget}");
     let free = repo.command(binary).args(planned.split(' ')).output()?;

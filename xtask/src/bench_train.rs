@@ -125,7 +125,7 @@ fn contest(repo: &Repo, case: &Case) -> Result<String> {
 }
 
 fn rekindle(repo: &Repo, folder: &Path, line: &str) -> Command {
-    let mut command = Command::new(repo.path("target/release/rekindle"));
+    let mut command = Command::new(repo.target().join("release/rekindle"));
     command.args(line.split_whitespace()).current_dir(folder);
     command
 }

@@ -42,7 +42,7 @@ pub(crate) fn run(repo: &Repo, words: &[String]) -> Result<()> {
     let bench = Bench {
         graphs: shared.join("graphs"),
         judge: shared.join("tools/judge.py"),
-        tool: repo.path("target/release/rekindle"),
+        tool: repo.target().join("release/rekindle"),
         plan: std::env::temp_dir().join(format!("rekindle-bench-{}.json", std::process::id())),
     };
     ensure!(
