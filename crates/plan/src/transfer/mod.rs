@@ -35,8 +35,8 @@ use walk::{Habits, Unused};
 
 /// The plainest way to walk.
 const PLAIN: Habits = Habits { unused: Unused::Ranks, in_time: false, swaps: false };
-/// Ways to walk. More combinations bring no more: on five graphs of the corpus at three budgets with
-/// two stores, all of them are faster than these in one cell of thirty, by 0.04 %.
+/// Ways to walk. More combinations bring no more: on five graphs of the corpus at three budgets
+/// with two stores, all of them are faster than these in one cell of thirty, by 0.04 %.
 const HABITS: [Habits; 6] = [
     PLAIN,
     Habits { unused: Unused::GoesFirst, ..PLAIN },

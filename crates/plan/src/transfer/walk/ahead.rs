@@ -33,8 +33,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Frees `short` bytes of what has a complete copy and is used after position `next`; nothing if
-    /// there are not that many.
+    /// Frees `short` bytes of what has a complete copy and is used after position `next`; nothing
+    /// if there are not that many.
     fn swap(&mut self, mut short: i64, next: u32) -> bool {
         let mut chosen: Vec<Idle> = Vec::new();
         while short > 0 {
