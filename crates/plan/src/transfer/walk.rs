@@ -12,9 +12,9 @@
 //! 3. *Early fetches* ([`ahead`]), in the order of use, while the channel is idle and every
 //!    position until the use has room, or gets it from what has a copy and is used later.
 //! 4. *The run*, and the frees of what is used for the last time.
-//! 5. *Early offloads* ([`ahead`]). `least` holds the bytes of every position if all that has a copy
-//!    were out. While it is over the budget somewhere ahead and the channel is idle, what lies idle
-//!    there and is used last is copied. It is freed only when room is needed.
+//! 5. *Early offloads* ([`ahead`]). `least` holds the bytes of every position if all that has a
+//!    copy were out. While it is over the budget somewhere ahead and the channel is idle, what lies
+//!    idle there and is used last is copied. It is freed only when room is needed.
 //!
 //! Transfers have slack where memory allows: fetches are begun a little before the channel would be
 //! idle, and what lives in the store and has left is freed a little later, or when room is needed.
