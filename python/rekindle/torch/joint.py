@@ -18,6 +18,7 @@ with sparse tensors is refused, and so is one that leaves the stream on which it
 from __future__ import annotations
 
 import operator
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -50,7 +51,11 @@ class Joint:
     """A joint graph with its nodes told apart. Once made, only `adopt` and `copies` change it."""
 
     def __init__(
-        self, module: fx.GraphModule, num_forward_outputs: int, static_inputs: Sequence[int]
+        self,
+        module: fx.GraphModule,
+        num_forward_outputs: int,
+        static_inputs: Sequence[int],
+        inputs: Sequence[Any] = (),
     ) -> None:
         settle_sizes(module.graph)
         _refuse_layouts(module.graph)
@@ -67,6 +72,8 @@ class Joint:
         self.primals = [node for node in placeholders if not node.name.startswith("tangents")]
         static = set(static_inputs)
         self.parameters = {node for node, at in _positions(placeholders).items() if at in static}
+        self.inputs = _tensors_for(self.primals, inputs)
+        """The tensors that placeholders stand for, where `inputs` told; they are not kept alive."""
         self.output = self.graph.output_node()
         results = outputs_of(self.graph)
         self.forward_outputs = results[:num_forward_outputs]
@@ -172,6 +179,21 @@ def _positions(placeholders: list[fx.Node]) -> dict[fx.Node, int]:
         while hasattr(about, "base"):
             about = about.base
         found[node] = known.setdefault(about, len(known))
+    return found
+
+
+def _tensors_for(
+    primals: list[fx.Node], inputs: Sequence[Any]
+) -> dict[fx.Node, weakref.ref[torch.Tensor]]:
+    """Which of the values that the captured graph is called with each placeholder stands for."""
+    found = {}
+    for node in primals:
+        about: Any = node.meta.get("desc")
+        while hasattr(about, "base"):
+            about = about.base
+        at = getattr(about, "idx", len(inputs))
+        if at < len(inputs) and isinstance(inputs[at], torch.Tensor):
+            found[node] = weakref.ref(inputs[at])
     return found
 
 
