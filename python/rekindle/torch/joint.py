@@ -202,21 +202,24 @@ REDUCED_IN_PLACE = {"mse_loss", "smooth_l1_loss", "binary_cross_entropy", "soft_
 
 
 NORMS = {
-    "native_layer_norm": 2,
-    "native_group_norm": 1,
-    "_native_batch_norm_legit_functional": 1,
-    "native_group_norm_backward": 4,
+    "native_layer_norm": (2,),
+    "native_group_norm": (1,),
+    "_native_batch_norm_legit_functional": (1, 3),
+    "_native_batch_norm_legit": (1,),
+    "native_group_norm_backward": (4,),
 }
-"""Norms, and which argument their weights are. Where autocast leaves these in single precision and
-gives half precision to be normed, the host keeps statistics as wide as the weights and gives a
-gradient as wide as the input; PyTorch's meta functions say the other one of both.
+"""Norms, and which arguments their weights are, or their averages where they have no weights. Where
+autocast leaves these in single precision and gives half precision to be normed, the host keeps
+statistics as wide as the weights and gives a gradient as wide as the input; PyTorch's meta
+functions say the other one of both.
 """
 
 
-def _norm_bytes(node: fx.Node, result: torch.Tensor, weight_at: int) -> int:
+def _norm_bytes(node: fx.Node, result: torch.Tensor, weights_at: tuple[int, ...]) -> int:
     """Likewise, of a result of a norm on the host."""
-    weight = node.args[weight_at]
-    if not isinstance(weight, fx.Node) or result.device.type != "cpu":
+    weights = [node.args[at] for at in weights_at]
+    weight = next((weight for weight in weights if isinstance(weight, fx.Node)), None)
+    if weight is None or result.device.type != "cpu":
         return 0
     is_backward, values = "backward" in name_of(node.target), node.meta["val"]
     if not any(result is value for value in (values[:1] if is_backward else values[1:3])):
