@@ -475,7 +475,7 @@ class AGpu(TargetCase):
             self.assertIn("predict", repr(shown))
         fit = step.fits(budget)
         self.assertEqual((fit.plain.fits, fit.planned.fits, bool(fit)), (False, True, True))
-        with self.assertRaisesRegex(rekindle.DoesNotFit, "margins"):
+        with self.assertRaisesRegex(rekindle.DoesNotFit, "^prediction for .* margins"):
             step.plan(step.margin_bytes + plain.reserved // 10, effort=1)
         with self.assertRaises(rekindle.DoesNotFit):
             rekindle._native.footprint(step.graph, limit=plain.reserved // 4)

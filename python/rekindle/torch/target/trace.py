@@ -253,7 +253,9 @@ class TracedStep:
         except DoesNotFit as error:
             smallest = None if error.smallest is None else error.smallest + self.margin_bytes
             raise DoesNotFit(
-                f"{error}; beside it, {_size(self.margin_bytes)} are margins", smallest
+                f"prediction for {self.device.name}: {error}; beside it, "
+                f"{_size(self.margin_bytes)} are margins",
+                smallest,
             ) from None
         live = self.exact(self.graph, plan)
         return TracedPlan(self, plan, room + self.margin_bytes, live, footprint)
