@@ -35,6 +35,20 @@ class Layers(nn.Module):
         return self.layers(x).square().mean()
 
 
+class Chooses(nn.Module):
+    """A layer, another one in long steps, and one in none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.always, self.at_times, self.never = (nn.Linear(32, 32) for _ in range(3))
+
+    def forward(self, x: torch.Tensor, is_long: bool) -> torch.Tensor:
+        found = self.always(x).tanh()
+        if is_long:
+            found = self.at_times(found).tanh()
+        return found.square().mean()
+
+
 class Noise(nn.Module):
     """Scales every number by one that is drawn."""
 
@@ -397,8 +411,8 @@ class Module(Case):
                 session_of(planned).planned[0].plan.to_json(),
             )
             self.assertNotEqual(*(next(part.parameters()).data_ptr() for part in (other, planned)))
-        self.assertIs(session_of(copies[0]).optimizer, optimizer)
-        self.assertIsNone(session_of(copies[1]).optimizer)
+        self.assertIs(session_of(copies[0]).kept.optimizer, optimizer)
+        self.assertIsNone(session_of(copies[1]).kept.optimizer)
 
     def test_shapes_without_gradients_are_not_compiled(self) -> None:
         planned = compiled(Layers())
@@ -428,6 +442,23 @@ class Module(Case):
         )
         self.assertEqual(session_of(planned).held_by_others(), {"optimizer state": made})
         self.assertIn("optimizer state", rekindle.report(planned).graphs[0].bytes_by_role)
+
+    def test_an_optimizer_keeps_nothing_for_what_gets_no_gradient(self) -> None:
+        module, x = Chooses(), torch.randn(BATCH, 32)
+        optimizer = torch.optim.AdamW(module.parameters())
+        planned = compiled(module, 1.0, optimizer=optimizer)
+        for is_long in (False, True, False):
+            planned.zero_grad()
+            planned(x, is_long).backward()
+            optimizer.step()
+        planned.zero_grad()
+        made = [value for state in optimizer.state.values() for value in state.values()]
+        # The short step was captured first, when what the long one trains was not known.
+        for is_long, report in ((True, 1), (False, 2)):
+            with rekindle.measure_peak([*module.parameters(), x, *made]) as measured:
+                planned(x, is_long).backward()
+            planned.zero_grad()
+            self.assertEqual(measured.peak, rekindle.report(planned).graphs[report].plain_peak)
 
     def test_a_report_is_readable(self) -> None:
         planned = compiled(Layers())

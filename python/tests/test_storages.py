@@ -90,10 +90,19 @@ class Embeddings(unittest.TestCase):
                 self.assertEqual(measured.peak, graph.peak)
 
 
+NORMS = (
+    nn.GroupNorm(8, 16),
+    nn.LayerNorm([16, 3, 3]),
+    nn.BatchNorm2d(16),
+    nn.BatchNorm2d(16, affine=False),
+    nn.InstanceNorm2d(16, affine=True),
+)
+
+
 class Norms(unittest.TestCase):
     def test_the_peak_in_mixed_precision_is_the_predicted_one(self) -> None:
         """Weights in single precision norm what autocast has made half precision."""
-        for norm in (nn.GroupNorm(8, 16), nn.LayerNorm([16, 3, 3]), nn.BatchNorm2d(16)):
+        for norm in NORMS:
             torch.manual_seed(0)
             layers = [nn.Conv2d(4, 16, 3), norm, nn.SiLU(), nn.Conv2d(16, 16, 3)]
             model, x = Squares(layers), torch.randn(32, 4, 5, 5)

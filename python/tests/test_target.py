@@ -170,6 +170,26 @@ class TheHost(TargetCase):
         )
         self.assertEqual(every, some)
 
+    def test_an_optimizer_keeps_nothing_for_what_is_not_read(self) -> None:
+        model, x = Layers(), torch.randn(BATCH, 32)
+        model.idle = nn.Linear(10, 1)
+        optimizer = torch.optim.AdamW(model.parameters())
+        model(x).backward()
+        optimizer.step()
+        model.zero_grad()
+        made = [value for state in optimizer.state.values() for value in state.values()]
+        peak = trace(on_meta(model), x).graph.peak + sum(value.nbytes for value in made)
+        fresh = on_meta(model)
+        step = trace(fresh, x, optimizer=torch.optim.AdamW(fresh.parameters()))
+        self.assertEqual(step.graph.peak, peak)
+        found = rekindle.max_batch(
+            fresh,
+            lambda n: torch.randn(n, 32),
+            budget=peak,
+            optimizer=torch.optim.AdamW(fresh.parameters()),
+        )
+        self.assertEqual(found.plain_size, BATCH)
+
     def test_the_largest_batch_of_a_model_without_contents(self) -> None:
         budget = 200_000
         known = rekindle.max_batch(Layers(), lambda n: torch.randn(n, 32), budget=budget)
@@ -455,7 +475,7 @@ class AGpu(TargetCase):
             self.assertIn("predict", repr(shown))
         fit = step.fits(budget)
         self.assertEqual((fit.plain.fits, fit.planned.fits, bool(fit)), (False, True, True))
-        with self.assertRaisesRegex(rekindle.DoesNotFit, "margins"):
+        with self.assertRaisesRegex(rekindle.DoesNotFit, "^prediction for .* margins"):
             step.plan(step.margin_bytes + plain.reserved // 10, effort=1)
         with self.assertRaises(rekindle.DoesNotFit):
             rekindle._native.footprint(step.graph, limit=plain.reserved // 4)

@@ -65,10 +65,12 @@ def capture(
     precision of mixed precision.
     """
 
+    called_with: list[Any] = []
+
     def stop(module: fx.GraphModule, _: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
         static = options.get("static_lifetime_input_indices") or ()
         carry_over(module, device)
-        raise _Captured(Joint(module, num_fwd_outputs, static))
+        raise _Captured(Joint(module, num_fwd_outputs, static, called_with))
 
     def never(_module: fx.GraphModule, _inputs: list[Any]) -> Callable[..., Any]:
         raise UnsupportedGraph(
@@ -83,6 +85,7 @@ def capture(
     )
 
     def without_others(module: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        called_with[:] = inputs
         cut_off(module)
         if device.is_gpu:
             compare_forward(module, device, autocast)
@@ -106,6 +109,7 @@ def capture(
             raise failure.inner_exception from None
         raise
     finally:
+        called_with.clear()
         reset_dynamo()
     raise UnsupportedGraph("the model ran without being captured: is torch.compile disabled?")
 

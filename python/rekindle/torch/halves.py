@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -38,14 +39,14 @@ class Halves:
         planned: PlannedGraph,
         autocast: BackwardAutocast,
         *,
-        gradients: int = 0,
+        beside: Hashable = 0,
         check: bool = False,
         transfers: Transfers | None = None,
     ) -> None:
         self.number = number
         """Which of the session's graphs it is now."""
-        self.numbers = {gradients: number}
-        """Which it is while there are gradients of so many bytes."""
+        self.numbers = {beside: number}
+        """Which it is by what is in memory beside it."""
         self._ready: dict[int, tuple[PlannedGraph, BitCheck | Meter | None, Boxed, Boxed]] = {}
         """How it runs as each of them, where it has."""
         self.planned = planned

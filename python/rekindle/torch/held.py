@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import weakref
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any
 
 import torch
@@ -71,6 +71,23 @@ def unread(joint: Joint, resident: int) -> dict[str, int]:
     return {"parameters that are not read": size} if size else {}
 
 
+def untrained(joint: Joint, parameters: Iterable[torch.Tensor]) -> set[int]:
+    """Which of a model's parameters get no gradient from a step that is one graph, by their `id`.
+
+    None where it is not known: where a gradient goes to what is no placeholder's tensor, or on
+    beyond the graph, from where it may reach every parameter.
+    """
+    trained = set()
+    for node, gradient in zip(joint.primals, joint.gradients, strict=True):
+        if gradient is None:
+            continue
+        tensor = joint.inputs[node]() if node in joint.inputs else None
+        if tensor is None or not tensor.is_leaf:
+            return set()
+        trained.add(id(tensor))
+    return {id(parameter) for parameter in parameters} - trained
+
+
 def storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
     """The bytes that some tensors lie in, as far as they are on this rank."""
     return sum(storage_sizes(local(tensor) for tensor in tensors).values())
@@ -81,9 +98,62 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
-def state_bytes(optimizer: torch.optim.Optimizer, dtype: torch.dtype | None = None) -> int:
+def optimizer_state(
+    optimizer: torch.optim.Optimizer | None,
+    joint: Joint,
+    model: torch.nn.Module,
+    dtype: torch.dtype | None = None,
+) -> dict[str, int]:
+    """What an optimizer keeps beside a step of `model` that is one graph, as something that is
+    held; `dtype` as in `state_bytes`.
+    """
+    if optimizer is None:
+        return {}
+    size = state_bytes(optimizer, dtype, untrained(joint, model.parameters()))
+    return {"optimizer state": size} if size else {}
+
+
+class OptimizerState:
+    """What an optimizer keeps between the steps of a model, as far as its steps are known."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer | None, left: int) -> None:
+        self.optimizer = optimizer
+        self.left = left
+        """Where there was an optimizer that did not come along to this process: the bytes of its
+        state.
+        """
+        self._untrained: set[int] | None = None
+
+    def note(self, joint: Joint, parameters: Iterable[torch.Tensor]) -> None:
+        """There is a step that is one graph: for parameters that get no gradient in any such step
+        there is no state.
+        """
+        if self.optimizer is not None:
+            found = untrained(joint, parameters)
+            self._untrained = found if self._untrained is None else self._untrained & found
+
+    @property
+    def left_out(self) -> int:
+        """For how many parameters there is none."""
+        return len(self._untrained or ())
+
+    def bytes(self, *, is_split: bool) -> int:
+        """The bytes of the state. Where a step is several graphs, all parameters count that are not
+        frozen.
+        """
+        if self.optimizer is None:
+            return self.left
+        return state_bytes(self.optimizer, untrained=() if is_split else self._untrained or ())
+
+
+def state_bytes(
+    optimizer: torch.optim.Optimizer,
+    dtype: torch.dtype | None = None,
+    untrained: Container[int] = (),
+) -> int:
     """The bytes of the optimizer's state once every parameter that is trained has had a step; of
-    parameters of type `dtype` if it is given. An optimizer passes over what has no gradient.
+    parameters of type `dtype` if it is given. An optimizer passes over what has no gradient: what
+    is frozen, and what is `untrained`, by its `id`.
 
     For each parameter that has no state yet, one step is made on a parameter of zeros of the same
     shape; what it leaves is counted and dropped. Only one parameter's worth of memory is used at a
@@ -97,7 +167,8 @@ def state_bytes(optimizer: torch.optim.Optimizer, dtype: torch.dtype | None = No
             if state:
                 total += _state_bytes(state)
                 continue
-            if not parameter.requires_grad and parameter.grad is None:
+            is_trained = parameter.requires_grad and id(parameter) not in untrained
+            if not is_trained and parameter.grad is None:
                 continue
             key = (number, parameter.shape, parameter.dtype, parameter.device)
             if key not in known:

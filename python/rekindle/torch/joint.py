@@ -18,6 +18,7 @@ with sparse tensors is refused, and so is one that leaves the stream on which it
 from __future__ import annotations
 
 import operator
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -50,7 +51,11 @@ class Joint:
     """A joint graph with its nodes told apart. Once made, only `adopt` and `copies` change it."""
 
     def __init__(
-        self, module: fx.GraphModule, num_forward_outputs: int, static_inputs: Sequence[int]
+        self,
+        module: fx.GraphModule,
+        num_forward_outputs: int,
+        static_inputs: Sequence[int],
+        inputs: Sequence[Any] = (),
     ) -> None:
         settle_sizes(module.graph)
         _refuse_layouts(module.graph)
@@ -67,6 +72,8 @@ class Joint:
         self.primals = [node for node in placeholders if not node.name.startswith("tangents")]
         static = set(static_inputs)
         self.parameters = {node for node, at in _positions(placeholders).items() if at in static}
+        self.inputs = _tensors_for(self.primals, inputs)
+        """The tensors that placeholders stand for, where `inputs` told; they are not kept alive."""
         self.output = self.graph.output_node()
         results = outputs_of(self.graph)
         self.forward_outputs = results[:num_forward_outputs]
@@ -175,26 +182,44 @@ def _positions(placeholders: list[fx.Node]) -> dict[fx.Node, int]:
     return found
 
 
+def _tensors_for(
+    primals: list[fx.Node], inputs: Sequence[Any]
+) -> dict[fx.Node, weakref.ref[torch.Tensor]]:
+    """Which of the values that the captured graph is called with each placeholder stands for."""
+    found = {}
+    for node in primals:
+        about: Any = node.meta.get("desc")
+        while hasattr(about, "base"):
+            about = about.base
+        at = getattr(about, "idx", len(inputs))
+        if at < len(inputs) and isinstance(inputs[at], torch.Tensor):
+            found[node] = weakref.ref(inputs[at])
+    return found
+
+
 REDUCED_IN_PLACE = {"mse_loss", "smooth_l1_loss", "binary_cross_entropy", "soft_margin_loss"}
 """Losses that are reduced in the storage of the losses of all elements, which the scalar keeps."""
 
 
 NORMS = {
-    "native_layer_norm": 2,
-    "native_group_norm": 1,
-    "_native_batch_norm_legit_functional": 1,
-    "native_group_norm_backward": 4,
+    "native_layer_norm": (2,),
+    "native_group_norm": (1,),
+    "_native_batch_norm_legit_functional": (1, 3),
+    "_native_batch_norm_legit": (1,),
+    "native_group_norm_backward": (4,),
 }
-"""Norms, and which argument their weights are. Where autocast leaves these in single precision and
-gives half precision to be normed, the host keeps statistics as wide as the weights and gives a
-gradient as wide as the input; PyTorch's meta functions say the other one of both.
+"""Norms, and which arguments their weights are, or their averages where they have no weights. Where
+autocast leaves these in single precision and gives half precision to be normed, the host keeps
+statistics as wide as the weights and gives a gradient as wide as the input; PyTorch's meta
+functions say the other one of both.
 """
 
 
-def _norm_bytes(node: fx.Node, result: torch.Tensor, weight_at: int) -> int:
+def _norm_bytes(node: fx.Node, result: torch.Tensor, weights_at: tuple[int, ...]) -> int:
     """Likewise, of a result of a norm on the host."""
-    weight = node.args[weight_at]
-    if not isinstance(weight, fx.Node) or result.device.type != "cpu":
+    weights = [node.args[at] for at in weights_at]
+    weight = next((weight for weight in weights if isinstance(weight, fx.Node)), None)
+    if weight is None or result.device.type != "cpu":
         return 0
     is_backward, values = "backward" in name_of(node.target), node.meta["val"]
     if not any(result is value for value in (values[:1] if is_backward else values[1:3])):

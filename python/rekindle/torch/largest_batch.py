@@ -13,7 +13,7 @@ from rekindle.planner import plan_with
 from rekindle.settings import Settings
 from rekindle.torch.capture import Batch, capture
 from rekindle.torch.environment import check_module, check_optimizer
-from rekindle.torch.held import resident_bytes, state_bytes, unread
+from rekindle.torch.held import optimizer_state, resident_bytes, unread
 from rekindle.torch.lower import lower
 from rekindle.torch.planning import timed
 from rekindle.torch.stores import Offload, check_devices, options_of, with_store
@@ -80,14 +80,16 @@ def max_batch(
             "a share of the plain peak depends on the batch: give the budget in bytes, such as "
             '"8GiB"'
         )
-    held = {"optimizer state": state_bytes(optimizer)} if optimizer is not None else {}
     known: dict[int, tuple[bool, int | None]] = {}
 
     def attempt(size: int) -> tuple[bool, int | None]:
         """Whether the plain step fits, and the plan's peak if there is one."""
         if size not in known:
             joint = capture(model, make_batch(size))
-            others = held | unread(joint, resident_bytes(model))
+            others = {
+                **optimizer_state(optimizer, joint, model),
+                **unread(joint, resident_bytes(model)),
+            }
             graph, _ = timed(joint, lower(joint, f"batch {size}", others), settings)
             peak = None
             with contextlib.suppress(InfeasibleBudget):

@@ -157,7 +157,11 @@ class Runner:
         used at the end.
         """
         self.is_parallel = isinstance(module, DistributedDataParallel)
-        session.attach(self._resident, is_split=self.is_parallel or is_sharded(module))
+        session.attach(
+            self._resident,
+            is_split=self.is_parallel or is_sharded(module),
+            parameters=module.parameters,
+        )
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs the module; plans first if there is no plan for these shapes."""

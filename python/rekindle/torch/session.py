@@ -35,7 +35,7 @@ from rekindle.torch.capture import traced_as_eager
 from rekindle.torch.effects import has_collectives
 from rekindle.torch.execute import Boxed, boxed, depends_on_layout
 from rekindle.torch.halves import Halves, leave_room
-from rekindle.torch.held import Outstanding, gradient_bytes, state_bytes, unread
+from rekindle.torch.held import OptimizerState, Outstanding, gradient_bytes, unread
 from rekindle.torch.inductor_budget import InductorPlans
 from rekindle.torch.interfaces import (
     aot_autograd,
@@ -79,11 +79,7 @@ class Session:
         wait: bool = False,
     ) -> None:
         self.settings = settings
-        self.optimizer = optimizer
-        self.left_by_optimizer = left_by_optimizer
-        """Where there was an optimizer that did not come along to this process: the bytes of its
-        state.
-        """
+        self.kept = OptimizerState(optimizer, left_by_optimizer)
         self.check = check
         self.inductor = inductor
         self.wait = wait
@@ -105,6 +101,9 @@ class Session:
         """The bytes of all parameters and buffers of the model, and of the gradients that a step
         makes.
         """
+        self.parameters: Callable[[], Iterable[torch.Tensor]] = tuple
+        self._inputs: list[Any] = []
+        """What the graph that is being captured is called with."""
         self.outstanding = Outstanding()
         self._under_inductor = InductorPlans() if inductor else None
         """Where Inductor runs the modules: what finds plans that hold there."""
@@ -140,9 +139,17 @@ class Session:
         """One for each graph and shape, in the order of their first calls."""
         return list(self._running.values())
 
-    def attach(self, resident: Callable[[], tuple[int, int]], *, is_split: bool) -> None:
-        """The session is that of a module, which tells when a call begins and what is resident."""
-        self.resident = resident
+    def attach(
+        self,
+        resident: Callable[[], tuple[int, int]],
+        *,
+        is_split: bool,
+        parameters: Callable[[], Iterable[torch.Tensor]] = tuple,
+    ) -> None:
+        """The session is that of a module with `parameters`, which tells when a call begins and
+        what is resident.
+        """
+        self.resident, self.parameters = resident, parameters
         self.state = State.COLLECTING if is_split else State.ONE_GRAPH
 
     def _go(self, state: State) -> None:
@@ -189,10 +196,10 @@ class Session:
                 half.put(number, planned)
 
     def adapt(self, captures: Iterable[Halves]) -> bool:
-        """Before a call: lets what was captured while there were other gradients run by plans that
-        count those of this call. False if it must be captured again.
+        """Before a call: lets what was captured while something else was in memory run by plans
+        that count what is there in this call. False if it must be captured again.
         """
-        others = [half for half in captures if half.numbers.get(self.call.gradients) != half.number]
+        others = [half for half in captures if half.numbers.get(self._beside()) != half.number]
         if not others:
             return True
         is_fixed = self.check or self.inductor or self.given is not None
@@ -202,8 +209,9 @@ class Session:
         return all(half.number not in waiting and self._turn(half) for half in others)
 
     def _turn(self, half: Halves) -> bool:
-        """Lets a captured graph run by a plan that counts the gradients of this call."""
-        known, gradients = half.numbers.get(self.call.gradients), self.call.gradients
+        """Lets a captured graph run by a plan that counts what is in memory in this call."""
+        beside = self._beside()
+        known = half.numbers.get(beside)
         if known is not None and half.is_run_by(known):
             return True
         if known is not None:
@@ -217,7 +225,7 @@ class Session:
             return False
         half.is_run_by(known)
         half.replace(planned)
-        half.number = half.numbers[gradients] = known
+        half.number = half.numbers[beside] = known
         self._collected[known] = self._running[known] = planned
         if planned.decided.better:
             self._look_for_better(half)
@@ -350,7 +358,10 @@ class Session:
         self._note_split()
         if self.call.before_capture is not None:
             self.call.before_capture()
-        joint = Joint(joint_module, num_fwd_outputs, static_lifetime_input_indices or ())
+        static = static_lifetime_input_indices or ()
+        joint = Joint(joint_module, num_fwd_outputs, static, self._inputs)
+        if not self._is_split:
+            self.kept.note(joint, self.parameters())
         if self._transfers is None:
             devices = [t.device for node in joint.primals for t in tensors_of(node)]
             self._transfers = transfers_for(self.settings, devices)
@@ -363,7 +374,7 @@ class Session:
             number,
             planned,
             self.autocast,
-            gradients=self.call.gradients,
+            beside=self._beside(),
             check=self.check,
             transfers=self._transfers,
         )
@@ -465,22 +476,24 @@ class Session:
         beside = {} if self._is_split else unread(joint, self.resident()[0])
         return self.held_by_others() | beside
 
+    def _beside(self) -> tuple[int, int]:
+        """What tells what is in memory beside a graph: the bytes of gradients, and of how many
+        parameters an optimizer has no state.
+        """
+        return self.call.gradients, self.kept.left_out
+
     def held_by_others(self) -> dict[str, int]:
         """Bytes that are there whatever the graph is."""
-        gradients, state = self.call.gradients, self.optimizer_bytes()
+        gradients, state = self.call.gradients, self.kept.bytes(is_split=self._is_split)
         held = {"gradients of an earlier step": gradients} if gradients else {}
         return held | ({"optimizer state": state} if state else {})
-
-    def optimizer_bytes(self) -> int:
-        """The bytes of the optimizer's state once every parameter has had a step."""
-        return self.left_by_optimizer if self.optimizer is None else state_bytes(self.optimizer)
 
     def again(self) -> Session:
         """A session with the same settings that has planned nothing."""
         session = Session(
             self.settings,
-            optimizer=self.optimizer,
-            left_by_optimizer=self.left_by_optimizer,
+            optimizer=self.kept.optimizer,
+            left_by_optimizer=self.kept.left,
             check=self.check,
             inductor=self.inductor,
             wait=self.wait,
@@ -501,7 +514,8 @@ class Session:
 
     def __reduce__(self) -> tuple[Callable[..., Session], tuple[Any, ...]]:
         options = self.check, self.inductor, self.wait
-        return _restored, (self.settings, *options, self.optimizer_bytes(), self.given)
+        state = self.kept.bytes(is_split=self._is_split)
+        return _restored, (self.settings, *options, state, self.given)
 
     def backend(self) -> Compiler:
         """What `torch.compile` takes as its backend."""
@@ -517,7 +531,11 @@ class Session:
                 self._go(State.COLLECTING)
             unread, added_up = self._cut_off(module), self._stand_ins(module)
             is_alone, written = not self._is_split or self.inductor, written_inputs(module)
-            run = capture(module, inputs)
+            self._inputs = inputs
+            try:
+                run = capture(module, inputs)
+            finally:
+                self._inputs = []
             run = refusing(run, unread) if unread else run
             return run if is_alone else in_order(run, added_up, written, self._call_stand_ins)
 

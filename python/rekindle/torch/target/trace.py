@@ -25,7 +25,7 @@ from rekindle.planner import ProgressLine, plan_with
 from rekindle.settings import Settings
 from rekindle.torch.capture import Batch, capture
 from rekindle.torch.environment import check_module, check_optimizer, check_torch
-from rekindle.torch.held import state_bytes, unread
+from rekindle.torch.held import optimizer_state, unread
 from rekindle.torch.interfaces import storage_key
 from rekindle.torch.joint import Joint
 from rekindle.torch.lower import Lowered, lower
@@ -253,7 +253,9 @@ class TracedStep:
         except DoesNotFit as error:
             smallest = None if error.smallest is None else error.smallest + self.margin_bytes
             raise DoesNotFit(
-                f"{error}; beside it, {_size(self.margin_bytes)} are margins", smallest
+                f"prediction for {self.device.name}: {error}; beside it, "
+                f"{_size(self.margin_bytes)} are margins",
+                smallest,
             ) from None
         live = self.exact(self.graph, plan)
         return TracedPlan(self, plan, room + self.margin_bytes, live, footprint)
@@ -378,13 +380,12 @@ def trace(
     check_optimizer(optimizer)
     target = device_named(device)
     title = name or type(model).__name__
-    state = state_bytes(optimizer, dtype) if optimizer is not None else 0
     size = size_of(batch)
 
     def at(count: int) -> TracedStep:
         inputs = batch if count == size else _batch_of(count)
         joint = capture(model, inputs, target, dtype, autocast)
-        held = {"optimizer state": state} if state else {}
+        held = optimizer_state(optimizer, joint, model, dtype)
         held |= unread(joint, _resident(model, dtype))
         lowered = lower(joint, title, held)
         graph, operations = _costed(joint, lowered, target)
