@@ -18,7 +18,7 @@ use crate::{Footprint, Segments, footprint};
 pub enum ReserveError {
     /// For every plan found the allocator would reserve more.
     #[error(
-        "the budget of {budget} is too small: the allocator would reserve {smallest} at \
+        "the budget of {budget} is too small: by prediction the allocator reserves {smallest} at \
          least, by the plans that are known; give it as much, or try expandable segments"
     )]
     DoesNotFit {

@@ -236,6 +236,6 @@ fn a_budget_may_bound_what_a_gpus_allocator_reserves() {
         assert!(reserved <= bytes("budget_bytes"));
     }
     // What is reserved is more than what is live, so the smallest budget is larger.
-    let words = ["the allocator would reserve", "expandable"];
+    let words = ["by prediction the allocator reserves", "expandable"];
     folder.fails("plan @vgg16-b32 --effort 0 --budget 1MiB --allocator cuda", 3, &words);
 }
